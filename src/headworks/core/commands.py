@@ -1,0 +1,252 @@
+"""What can be asked of a ledger, and what it answers.
+
+The commands are values that any store can carry. `core/book.py` says what each one means; a store runs a mixed list of
+them in order, atomically. Every command is idempotent by (execution, verb, step), so whatever may have been lost is
+simply asked again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headworks.core.types import Charge, Owner, RequestKey, Reservation, Usage
+
+
+@dataclass(slots=True)
+class Claim:
+    """Tie a client-given key to an execution before anything is charged (A6)."""
+
+    execution: str
+    key: RequestKey
+    fingerprint: str
+    owner: Owner
+
+
+@dataclass(slots=True)
+class Reserve:
+    """Charge every scope for an execution, or none, and take the flow's turn (A3, D1)."""
+
+    execution: str
+    key: RequestKey | None
+    """Only client-given keys; a minted key needs no entry."""
+    fingerprint: str
+    owner: Owner
+    pool: str
+    replica: str
+    flow: tuple[str, str]
+    """(class, tenant)."""
+    weights: tuple[float, float]
+    """Weight of the class among classes, and of the tenant inside its class."""
+    cost_tokens: int
+    """What fairness charges for it."""
+    charges: tuple[Charge, ...]
+    waiting_tokens: int
+    """Work that waits behind this one in the same flow at this gateway: left as the mark's size."""
+    more: bool
+    """Something waits behind it: keep the flow's mark after a grant."""
+    policy_version: str
+    slots_tokens: int = 0
+    """Work of return slots this gateway has handed out and not seen back."""
+
+
+@dataclass(slots=True)
+class Start:
+    """The engine has shown a first byte of this execution."""
+
+    execution: str
+    owner: Owner
+
+
+@dataclass(slots=True)
+class Grow:
+    """Charge more for a running execution, all scopes or none. Counts once per (execution, step)."""
+
+    execution: str
+    owner: Owner
+    step: int
+    charges: tuple[Charge, ...]
+
+
+@dataclass(slots=True)
+class Cancel:
+    """The execution is unwanted. Frees nothing. Of an unknown execution: remembered as a tombstone."""
+
+    execution: str
+    owner: Owner
+
+
+@dataclass(slots=True)
+class Stop:
+    """Testimony that the execution can no longer use capacity, at a stated level. The one edge that frees."""
+
+    execution: str
+    owner: Owner
+    evidence: str
+    end: str
+    """`completed`, `failed` or `cancelled`."""
+    usage: Usage | None
+
+
+@dataclass(slots=True)
+class Adopt:
+    """Take over up to `most` orphans: their watching and their record, not their connection."""
+
+    owner: Owner
+    most: int = 64
+
+
+@dataclass(slots=True)
+class Reassert:
+    """Tell the ledger a live execution again, after it forgot or orphaned it. Always accepted from its living owner."""
+
+    record: Reservation
+
+
+@dataclass(slots=True)
+class Heartbeat:
+    """Renew the boot's lease. The answer lists the boots that live."""
+
+    owner: Owner
+
+
+@dataclass(slots=True)
+class Depart:
+    """The boot leaves for good: its lease ends now and what it holds is orphaned, so that others may adopt at once."""
+
+    owner: Owner
+
+
+@dataclass(slots=True)
+class Held:
+    """List what the ledger holds under this boot (anti-entropy)."""
+
+    owner: Owner
+
+
+@dataclass(slots=True)
+class TakeReader:
+    """Ask to be the one boot that measures a replica for E3b. The answer's `sequence` is the Q of design section 6."""
+
+    replica: str
+    owner: Owner
+
+
+@dataclass(slots=True)
+class PutSample:
+    """The measured load N of a replica, from a scrape begun after an answer with sequence `after_sequence` arrived."""
+
+    replica: str
+    owner: Owner
+    incarnation: str
+    load: int
+    after_sequence: int
+
+
+@dataclass(slots=True)
+class PutIncarnation:
+    """A sample shows this incarnation. A new one is numbered by compare-and-set; E4 is then decided by the ledger.
+
+    `inside` names executions whose first byte was seen before the sample began: they are stamped with its number.
+    """
+
+    replica: str
+    owner: Owner
+    incarnation: str
+    inside: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class Withdraw:
+    """An operator declares that a replica is gone: everything on it ends with E4."""
+
+    replica: str
+
+
+@dataclass(slots=True)
+class SetLimits:
+    """The limits every check compares with, and their version. An older version than the stored one changes nothing."""
+
+    policy_version: str
+    policy_number: int
+    """Orders the versions: the larger wins."""
+    limits: tuple[Charge, ...]
+    """A limit as (scope, unit, amount). A scope and unit without a limit is unlimited."""
+
+
+@dataclass(slots=True)
+class Unmark:
+    """This gateway has nothing more waiting in that flow."""
+
+    flow: tuple[str, str]
+    pool: str
+    owner: Owner
+
+
+Command = (
+    Claim
+    | Reserve
+    | Start
+    | Grow
+    | Cancel
+    | Stop
+    | Adopt
+    | Reassert
+    | Heartbeat
+    | Depart
+    | Held
+    | TakeReader
+    | PutSample
+    | PutIncarnation
+    | Withdraw
+    | SetLimits
+    | Unmark
+)
+
+
+@dataclass(slots=True)
+class Shortfall:
+    """A limit that a reserve or grow would pass: `value` is what would be held, `limit` what may be."""
+
+    scope: str
+    unit: str
+    value: int
+    limit: int
+
+
+@dataclass(slots=True)
+class Answer:
+    """What one command came to.
+
+    `outcome`:
+    - Claim: `claimed`; `attach` (a charged or claimed execution of this key lives, see `execution` and `owner`);
+      `replay` (it completed, see `usage`); `conflict` (other fingerprint).
+    - Reserve: `granted`; `refused` (for now, see `shortfalls`); `never` (asks more than a whole limit); `yield` (another
+      flow's turn); `dead` (tombstone or ended: this execution may not run any more); `fenced` (the boot's lease lapsed,
+      or an unknown boot); `recorded` (already charged: the first grant's answer was lost; treat as granted).
+    - Grow: `granted`, `recorded`, `refused`, `dead`, `fenced`.
+    - Start, Cancel, Stop: `ok` when it moved the record, `recorded` when it was so already, `refused` when the table has
+      no such move (E0 after a byte was seen, E0 by a boot that did not reserve it).
+    - others: `ok`, or `refused` with nothing changed.
+    """
+
+    verb: str
+    """The command's class name in lower case: `reserve`, `stop`, `put_sample`, …"""
+    execution: str
+    outcome: str
+    step: int = 0
+    state: str = ""
+    """The record's state after the command, or empty."""
+    shortfalls: tuple[Shortfall, ...] = ()
+    usage: Usage | None = None
+    evidence: str = ""
+    owner: Owner | None = None
+    sequence: int = 0
+    """Grows with every command applied: "at ≤ Q" in design section 6 compares these."""
+    waiting_tokens: int = 0
+    """Reserve: work the whole fleet has waiting in this pool, from fresh marks."""
+    slots_tokens: int = 0
+    records: tuple[Reservation, ...] = ()
+    """Adopt, Held: the records; PutSample, Heartbeat, PutIncarnation, Withdraw: the ones that ended by it."""
+    owners: tuple[Owner, ...] = ()
+    """Heartbeat: the boots whose lease runs."""
+    incarnation: int = 0

@@ -1,0 +1,189 @@
+"""What the gate is told. Each event is a fact about the outside, with the time passed beside it (`Gate.handle(event, now_s)`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headworks.core.commands import Answer
+from headworks.core.policy import Policy
+from headworks.core.types import Capacity, ReplicaSample, Request, Usage
+
+
+@dataclass(slots=True)
+class Arrived:
+    """A request came in, authenticated and parsed."""
+
+    request: Request
+
+
+@dataclass(slots=True)
+class ClientGone:
+    """The client of this arrival left, at whatever moment."""
+
+    id: str
+
+
+@dataclass(slots=True)
+class LedgerAnswered:
+    """Answers in the order of their commands. They may be late, repeated, or belong to asks long given up."""
+
+    answers: list[Answer]
+
+
+@dataclass(slots=True)
+class LedgerLost:
+    """The store cannot be reached. Nothing new is admitted until it answers a heartbeat again."""
+
+
+@dataclass(slots=True)
+class StoreChanged:
+    """The store that answers is another one than before (restart, failover, restored copy): it must be told everything."""
+
+    epoch: str
+
+
+@dataclass(slots=True)
+class HeartbeatAnswered:
+    """A heartbeat sent at `sent_s` was answered: this boot's lease runs from then."""
+
+    sent_s: float
+    answer: Answer
+
+
+@dataclass(slots=True)
+class NotSent:
+    """Not one byte of the execution was written and none ever will be. `reason`: `late` (fence), `connect`, `gone`, `busy`.
+
+    `busy` is a recognised busy answer of the engine before any output.
+    """
+
+    execution: str
+    reason: str
+
+
+@dataclass(slots=True)
+class FirstByte:
+    """The engine's answer to this execution began (2xx head, first event)."""
+
+    execution: str
+
+
+@dataclass(slots=True)
+class Progressed:
+    """So many output tokens of this execution have been counted (all samples together)."""
+
+    execution: str
+    output_tokens: int
+
+
+@dataclass(slots=True)
+class Stopped:
+    """The execution ended in band: every choice finished and the stream closed, or a complete body (E1)."""
+
+    execution: str
+    usage: Usage
+    failed: bool
+    """The engine ended it with an error answer in band (its own 4xx/5xx body), so nothing of it runs."""
+
+
+@dataclass(slots=True)
+class EngineLost:
+    """The connection broke or garbage came after bytes had been sent: the execution may still run."""
+
+    execution: str
+    cause: str
+
+
+@dataclass(slots=True)
+class EngineClosed:
+    """After an abort, the engine's server closed its side of the connection at this moment: the start of E3a."""
+
+    execution: str
+
+
+@dataclass(slots=True)
+class Evidence:
+    """Proof from outside the samples that the execution stopped (E2, E5, operator)."""
+
+    execution: str
+    level: str
+
+
+@dataclass(slots=True)
+class ReplicaDescribed:
+    """An engine said what it can hold."""
+
+    capacity: Capacity
+
+
+@dataclass(slots=True)
+class ReplicaSampled:
+    """One look at an engine arrived."""
+
+    sample: ReplicaSample
+
+
+@dataclass(slots=True)
+class SampleFailed:
+    """A look at an engine did not come back, or said nothing usable."""
+
+    replica: str
+    cause: str
+
+
+@dataclass(slots=True)
+class Freed:
+    """The ledger freed capacity that a flow of this gateway has the lowest mark for."""
+
+    pool: str
+
+
+@dataclass(slots=True)
+class AskedAway:
+    """Another gateway adopted this execution: its connection must be closed here."""
+
+    execution: str
+
+
+@dataclass(slots=True)
+class Tick:
+    """The time the gate asked to be woken at (`WakeAt`) has come."""
+
+
+@dataclass(slots=True)
+class Drain:
+    """Stop admitting; streams may run until `until_s`."""
+
+    until_s: float
+
+
+@dataclass(slots=True)
+class PolicyChanged:
+    """A new validated policy, whole. Each request sees one version."""
+
+    policy: Policy
+
+
+Event = (
+    Arrived
+    | ClientGone
+    | LedgerAnswered
+    | LedgerLost
+    | StoreChanged
+    | HeartbeatAnswered
+    | NotSent
+    | FirstByte
+    | Progressed
+    | Stopped
+    | EngineLost
+    | EngineClosed
+    | Evidence
+    | ReplicaDescribed
+    | ReplicaSampled
+    | SampleFailed
+    | Freed
+    | AskedAway
+    | Tick
+    | Drain
+    | PolicyChanged
+)

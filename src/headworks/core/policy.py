@@ -1,0 +1,115 @@
+"""Validated settings as values: the only configuration the core sees. `config/` builds them; docs explain each key."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+INFINITE_S = float("inf")
+
+
+@dataclass(slots=True)
+class ClassPolicy:
+    """One service class: its promise, how long it may wait, and what happens when a limit is met."""
+
+    name: str
+    share: float = 1.0
+    floor_ratio: float = 0.0
+    ttft_slo_s: float | None = 1.0
+    tpot_slo_s: float | None = None
+    e2e_slo_s: float | None = None
+    wait_s_max: float = 0.5
+    queue_requests_max: int = 500
+    queue_bytes_max: int = 67_108_864
+    client_s: float = 60.0
+    gateway_s: float = 55.0
+    first_byte_s: float = 10.0
+    idle_s: float = 10.0
+    on_tenant_full: str = "queue"
+    """`queue` or `refuse`."""
+    on_growth_refused: str = "length"
+    """`length`, `spare` or `stop`."""
+    observe: bool = False
+
+
+@dataclass(slots=True)
+class TenantPolicy:
+    """One tenant: its share and the limits it was given. None is no limit."""
+
+    name: str
+    share: float = 1.0
+    classes: tuple[str, ...] = ("interactive",)
+    service_class: str = "interactive"
+    models: tuple[str, ...] | None = None
+    active_tokens_max: int | None = None
+    active_requests_max: int | None = None
+    queue_requests_max: int | None = None
+    observe: bool = False
+
+
+@dataclass(slots=True)
+class DisciplinePolicy:
+    """Who is next, and three switches, so that "naive" can be really naive."""
+
+    kind: str = "predictive_ttft"
+    queue_max: int | None = None
+    """Tail-drop length of the discipline itself; None leaves the class's bound."""
+    unbounded: bool = False
+    """No queue bound at all, and no wait limit: for baselines."""
+    propagate_cancel: bool = True
+    drop_late: bool = True
+
+
+@dataclass(slots=True)
+class ReplicaPolicy:
+    """One engine of a pool. `name` is `POOL/NUMBER`."""
+
+    name: str
+    exclusive: bool = True
+
+
+@dataclass(slots=True)
+class PoolPolicy:
+    """Engines that serve one set of models under one budget."""
+
+    name: str
+    models: tuple[str, ...]
+    replicas: tuple[ReplicaPolicy, ...]
+    active_tokens_max: int | None = None
+    """None: from the engines."""
+    active_requests_max: int | None = None
+    kv_ratio_max: float = 0.85
+    discipline: DisciplinePolicy = field(default_factory=DisciplinePolicy)
+    output_tokens_cold: int = 256
+    quantile: float = 0.95
+    growth: bool = False
+    growth_step_tokens: int = 64
+    growth_ahead_tokens: int = 16
+    buffer_ratio: float = 1.3
+    over_commit: float = 1.0
+    evidence_min: str = "E3"
+    observe_every_s: float = 0.5
+    unconfirmed_every_s: float = 0.1
+    stale_s: float = 2.0
+    forget_s: float = 10.0
+    stalled_s: float = 5.0
+    compute_ratio_max: float = 0.85
+
+
+@dataclass(slots=True)
+class Policy:
+    """Everything, with the version that stands in every decision."""
+
+    version: str
+    number: int
+    """Orders the versions: the larger is the newer."""
+    classes: dict[str, ClassPolicy]
+    tenants: dict[str, TenantPolicy]
+    pools: dict[str, PoolPolicy]
+    observe: bool = False
+    """Decide and record, refuse nothing."""
+    lease_s: float = 5.0
+    remember_s: float = 3600.0
+    ask_late_s: float = 0.25
+    """A ledger answer not here by then is asked for again."""
+    horizon_s: float = 60.0
+    """Return slots are given out this far ahead; beyond, a client is told not to retry."""

@@ -1,0 +1,230 @@
+"""What the core knows, as values.
+
+Every class here is slotted, built once and never assigned to afterwards (`tests/test_tidy.py` looks for assignments;
+freezing at run time would cost 25 µs a request). Units are in the names: `_s` seconds on the caller's monotonic clock,
+`_ms` the ledger's own clock, `_tokens` whole tokens, `_ratio` 0 to 1, `_per_s` a rate, `_bytes` bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+
+class RequestKey(NamedTuple):
+    """Who is asking for what, once: the tenant and the idempotency key it gave, or one minted for it."""
+
+    tenant: str
+    request_id: str
+
+
+class Owner(NamedTuple):
+    """One life of one gateway process. A restarted gateway is another owner: its `boot` differs."""
+
+    gateway: str
+    boot: str
+
+
+class Charge(NamedTuple):
+    """`amount` of `unit` held against `scope`. The ledger adds these up and does not know what a scope means.
+
+    Scopes: `tenant:T`, `client:C`, `class:K`, `pool:P`, `replica:P/R`, `model:M`, `session:S`.
+    Units: `tokens`, `requests`, `prefill_tokens`, `heavy_prefills`.
+    """
+
+    scope: str
+    unit: str
+    amount: int
+
+
+@dataclass(slots=True)
+class Request:
+    """One arrival, after authentication and parsing. `id` names this arrival and is also its decision's id."""
+
+    id: str
+    key: RequestKey
+    key_given: bool
+    """The client gave the key: it is claimed in the ledger and remembered. A minted one is forgotten soon."""
+    fingerprint: str
+    client: str
+    service_class: str
+    model: str
+    pool: str
+    prompt_bytes: int
+    prompt_tokens: int | None
+    """Known exactly only for token-id prompts or after tokenizing; else the estimator works from `prompt_bytes`."""
+    output_tokens_max: int | None
+    """What the client allows a sample, or None: then the rest of the model's context."""
+    samples: int
+    """Sequences the engine will run: n × number of prompts."""
+    stream: bool
+    prefix: str
+    session: str | None
+    retry_count: int
+    arrived_s: float
+    start_by_s: float
+    """The client's own limit on the first token (deadline header, read time-out), or infinity."""
+    finish_by_s: float
+
+
+@dataclass(slots=True)
+class Estimate:
+    """How many tokens a request will take, and how sure that is."""
+
+    prompt_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    """Per sample, at `quantile`."""
+    quantile: float
+    basis: str
+    error_ratio: float
+
+
+@dataclass(slots=True)
+class Work:
+    """What is reserved: `tokens` = samples × (prompt + output), block-rounded for memory scopes by the pool."""
+
+    tokens: int
+    prefill_tokens: int
+    sequences: int
+    engine_s: float
+    kv_tokens: int
+    """`tokens` rounded up to whole KV blocks per sequence."""
+    output_tokens: int
+    """Output reserved per sample: generation never passes it plus one growth step."""
+
+
+@dataclass(slots=True)
+class Verdict:
+    """One check's answer: what was compared with what. Failed checks stand in the record even when another is reported."""
+
+    check: str
+    scope: str
+    value: float
+    limit: float
+    unit: str
+    passed: bool
+    reason: str
+    """A code of `core/reasons.py` when failed, else empty."""
+
+
+@dataclass(slots=True)
+class Forecast:
+    """What is expected for a request. Waits are None where nothing has been measured yet: unknown is not zero."""
+
+    wait_s: float | None
+    prefill_s: float
+    ttft_s: float | None
+    total_s: float | None
+    drain_tokens_per_s: float | None
+    buffer_ratio: float
+    basis: str
+
+
+@dataclass(slots=True)
+class Decision:
+    """The admission outcome of one arrival, with everything that decided it."""
+
+    id: str
+    key: RequestKey
+    outcome: str
+    """`admit`, `queue` or `refuse`."""
+    reason: str
+    """A code of `core/reasons.py`, or empty."""
+    verdicts: tuple[Verdict, ...]
+    forecast: Forecast
+    work: Work
+    retry_after_s: float | None
+    """The return slot of a ticketed refusal."""
+    position: int
+    degraded: str
+    decided_s: float
+    waited_s: float
+    gateway: str
+    policy_version: str
+    service_class: str
+    model: str
+    pool: str
+
+
+class Execution(NamedTuple):
+    """One run of one attempt on one replica. `id` is 128 unguessable bits in hex, also the id sent to the engine."""
+
+    id: str
+    replica: str
+
+
+@dataclass(slots=True)
+class Usage:
+    """What an execution really used, as far as anybody can say."""
+
+    prompt_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    engine_s: float
+    end: str
+    """`stop`, `length`, `cancelled`, `failed`, …: the engine's finish reason or how it ended."""
+    exact: bool
+    """False: counted from events or unknown, and at most what was reserved."""
+
+
+@dataclass(slots=True)
+class Reservation:
+    """A ledger record. Amounts that are freed are read from here, never from the command that frees them."""
+
+    execution: str
+    key: RequestKey | None
+    fingerprint: str
+    state: str
+    was: str
+    """The state before ORPHANED, so that its owner can take it back."""
+    seen: bool
+    """The engine has shown a byte of it."""
+    owner: Owner
+    reserved_by: Owner
+    replica: str
+    incarnation: int
+    charges: tuple[Charge, ...]
+    usage: Usage | None
+    evidence: str
+    reserved_ms: int
+    started_ms: int
+    ended_ms: int
+
+
+@dataclass(slots=True)
+class ReplicaSample:
+    """One look at an engine. `iterations` is its progress clock; None means the engine does not say, never zero."""
+
+    replica: str
+    incarnation: str
+    begun_s: float
+    ended_s: float
+    iterations: tuple[int, ...] | None
+    """One counter per data-parallel rank."""
+    running: int | None
+    waiting: int | None
+    kv_used_ratio: float | None
+    compute_used_ratio: float | None
+    preemptions_total: int | None
+    rank_loads: tuple[int, ...] | None = None
+    """Running + waiting per rank, in the order of `iterations`."""
+
+
+@dataclass(slots=True)
+class Capacity:
+    """What an engine says it can hold, and what its adapter can prove."""
+
+    replica: str
+    engine: str
+    version: str
+    incarnation: str
+    context_tokens: int
+    kv_tokens: int | None
+    block_tokens: int
+    running_max: int | None
+    evidence: tuple[str, ...]
+    """Levels this adapter can give, best first, such as ("E1", "E3a", "E3b", "E4")."""
+    models: tuple[str, ...] = ()
+    notes: tuple[str, ...] = field(default=())
+    """What the operator should know, such as a missing metric."""
