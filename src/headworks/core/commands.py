@@ -8,6 +8,7 @@ simply asked again.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from headworks.core.types import Charge, Owner, RequestKey, Reservation, Usage
 
@@ -104,9 +105,19 @@ class Reassert:
 
 @dataclass(slots=True)
 class Heartbeat:
-    """Renew the boot's lease. The answer lists the boots that live."""
+    """Renew the boot's lease. The answer lists the boots that live, and repeats `beat` as its `step`.
+
+    The lease runs from the moment the last *answered* beat was asked, so an answer must say which beat it answers.
+    """
 
     owner: Owner
+    beat: int = 0
+    seen_sequence: int = 0
+    """The largest ledger sequence this boot had seen at least 100 ms before it sent this. With it the boot vouches that
+    its executions that are RUNNING in the ledger were inside the engine at that sequence, save the unvouched (E3b)."""
+    unvouched: tuple[str, ...] = ()
+    """Executions it cannot vouch for: their answer was not read at some moment of the last 100 ms (slow client), or their
+    cancel or stop has been asked and not been answered yet."""
 
 
 @dataclass(slots=True)
@@ -153,6 +164,9 @@ class PutIncarnation:
     owner: Owner
     incarnation: str
     inside: tuple[str, ...]
+    known: int = 0
+    """The replica's incarnation number this boot knew when the sample began (`Answer.incarnation`; 0 before any). A value
+    other than the current one counts only if this is the current number, else the sample may be the older one: refused."""
 
 
 @dataclass(slots=True)
@@ -160,6 +174,18 @@ class Withdraw:
     """An operator declares that a replica is gone: everything on it ends with E4."""
 
     replica: str
+
+
+class Floor(NamedTuple):
+    """`amount` of the limit of `within` is kept for charges that name `scope` as well; others get what is left.
+
+    What is charged to `scope` must always be charged to `within` too.
+    """
+
+    scope: str
+    unit: str
+    amount: int
+    within: str
 
 
 @dataclass(slots=True)
@@ -171,6 +197,8 @@ class SetLimits:
     """Orders the versions: the larger wins."""
     limits: tuple[Charge, ...]
     """A limit as (scope, unit, amount). A scope and unit without a limit is unlimited."""
+    floors: tuple[Floor, ...] = ()
+    """Parts of a limit that are guaranteed to one scope (B10)."""
 
 
 @dataclass(slots=True)
@@ -219,13 +247,15 @@ class Answer:
 
     `outcome`:
     - Claim: `claimed`; `attach` (a charged or claimed execution of this key lives, see `execution` and `owner`);
-      `replay` (it completed, see `usage`); `conflict` (other fingerprint).
+      `replay` (it completed, see `usage`); `conflict` (other fingerprint); `dead` (this execution was cancelled or ended
+      before the claim came); `fenced`.
     - Reserve: `granted`; `refused` (for now, see `shortfalls`); `never` (asks more than a whole limit); `yield` (another
       flow's turn); `dead` (tombstone or ended: this execution may not run any more); `fenced` (the boot's lease lapsed,
       or an unknown boot); `recorded` (already charged: the first grant's answer was lost; treat as granted).
     - Grow: `granted`, `recorded`, `refused`, `dead`, `fenced`.
     - Start, Cancel, Stop: `ok` when it moved the record, `recorded` when it was so already, `refused` when the table has
       no such move (E0 after a byte was seen, E0 by a boot that did not reserve it).
+    - Reassert: `ok`, `recorded`, `refused` (another owns it, or it has ended), `fenced` (heartbeat first).
     - others: `ok`, or `refused` with nothing changed.
     """
 
@@ -250,3 +280,8 @@ class Answer:
     owners: tuple[Owner, ...] = ()
     """Heartbeat: the boots whose lease runs."""
     incarnation: int = 0
+    """PutIncarnation, PutSample: the replica's current number."""
+    replica: str = ""
+    """TakeReader, PutSample, PutIncarnation, Withdraw: which one."""
+    alarms: tuple[tuple[str, str], ...] = ()
+    """(name, replica) of what should not be: `evidence_impossible`, `foreign_load`, `several_engines`."""

@@ -1,4 +1,4 @@
-"""What the gate is told. Each event is a fact about the outside, with the time passed beside it (`Gate.handle(event, now_s)`)."""
+"""What the gate is told. Each event is a fact about the outside; the time comes beside it (`Gate.handle(event, now_s)`)."""
 
 from __future__ import annotations
 
@@ -43,14 +43,6 @@ class StoreChanged:
 
 
 @dataclass(slots=True)
-class HeartbeatAnswered:
-    """A heartbeat sent at `sent_s` was answered: this boot's lease runs from then."""
-
-    sent_s: float
-    answer: Answer
-
-
-@dataclass(slots=True)
 class NotSent:
     """Not one byte of the execution was written and none ever will be. `reason`: `late` (fence), `connect`, `gone`, `busy`.
 
@@ -92,6 +84,22 @@ class EngineLost:
 
     execution: str
     cause: str
+
+
+@dataclass(slots=True)
+class ClientSlow:
+    """Reading from the engine has been paused for a slow client, or goes on again: a pause may hide an end (E3b)."""
+
+    execution: str
+    paused: bool
+
+
+@dataclass(slots=True)
+class EngineSilent:
+    """Between two pieces of the answer the engine has been silent for longer than the class's idle limit."""
+
+    execution: str
+    silent_s: float
 
 
 @dataclass(slots=True)
@@ -170,12 +178,13 @@ Event = (
     | LedgerAnswered
     | LedgerLost
     | StoreChanged
-    | HeartbeatAnswered
     | NotSent
     | FirstByte
     | Progressed
     | Stopped
     | EngineLost
+    | ClientSlow
+    | EngineSilent
     | EngineClosed
     | Evidence
     | ReplicaDescribed

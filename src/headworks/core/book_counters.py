@@ -1,0 +1,178 @@
+"""What is held against every (scope, unit), and the limits it is compared with (A3).
+
+Nothing here knows what a scope means. Charges are taken all or none; what an execution gives back is what its own record
+says, so the sum of the records is the counter at every moment. A limit that is lowered under what is held leaves an
+*excess*: recorded, and draining as work ends (design section 5, rule 11).
+
+A *floor* keeps part of a limit for one scope (B10): whoever is charged to `within` without being charged to the floor's
+scope finds the limit smaller by the part of the floor that is not in use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from headworks.core.commands import Floor, Shortfall
+from headworks.core.types import Charge
+
+UNLIMITED = 1 << 62
+COUNTERS_SWEPT_AT = 4096
+"""Above so many, counters with nothing held and no limit are dropped before another is added."""
+
+
+class Counter:
+    """One (scope, unit)."""
+
+    __slots__ = ("excess", "held", "limit", "scope", "unit")
+
+    def __init__(self, scope: str, unit: str) -> None:
+        self.scope = scope
+        self.unit = unit
+        self.held = 0
+        self.limit = UNLIMITED
+        self.excess = 0
+        """What was held when it was last known to be above its limit for a good reason; 0 where it never was."""
+
+
+class Counters:
+    """All of them."""
+
+    __slots__ = ("_counters", "_floors", "_sweep_at", "underflows")
+
+    def __init__(self) -> None:
+        self._counters: dict[tuple[str, str], Counter] = {}
+        self._floors: tuple[Floor, ...] = ()
+        self._sweep_at = COUNTERS_SWEPT_AT
+        self.underflows = 0
+        """Times a counter fell below zero. It is never clamped; `Book.check` says which (K15)."""
+
+    def take(self, charges: Sequence[Charge]) -> tuple[list[Counter], list[Shortfall]]:
+        """Charge all of them, or none: then the second list says what was missing."""
+        counters = self._counters
+        taken: list[Counter] = []
+        fits = True
+        # Charged first and taken back where it does not fit, so that two charges of one scope are checked together.
+        for scope, unit, amount in charges:
+            counter = counters.get((scope, unit)) or self._add(scope, unit)
+            counter.held += amount
+            taken.append(counter)
+            if counter.held > counter.limit and amount:
+                fits = False
+        if fits and not self._floors:
+            return taken, []
+        shortfalls = self._shortfalls(charges, taken)
+        if shortfalls:
+            self.give(charges, taken)
+        return taken, shortfalls
+
+    def force(self, charges: Sequence[Charge]) -> list[Counter]:
+        """Charge what is known to run already, whatever the limits; what is above them is recorded excess."""
+        taken: list[Counter] = []
+        for scope, unit, amount in charges:
+            counter = self._counters.get((scope, unit)) or self._add(scope, unit)
+            counter.held += amount
+            counter.excess = max(counter.excess, counter.held)
+            taken.append(counter)
+        return taken
+
+    def restore(self, charges: Sequence[Charge]) -> list[Counter]:
+        """Charge what stood in a snapshot."""
+        taken = self.find(charges)
+        for charge, counter in zip(charges, taken, strict=True):
+            counter.held += charge.amount
+        return taken
+
+    def give(self, charges: Sequence[Charge], taken: Sequence[Counter]) -> None:
+        """Give back exactly what was taken."""
+        for charge, counter in zip(charges, taken, strict=True):
+            counter.held -= charge[2]
+            if counter.held < 0:
+                self.underflows += 1
+
+    def lacking(self, charges: Sequence[Charge]) -> list[tuple[str, str]]:
+        """The (scope, unit) that could not take these charges now. Nothing is charged."""
+        taken, shortfalls = self.take(charges)
+        if not shortfalls:
+            self.give(charges, taken)
+        return [(shortfall.scope, shortfall.unit) for shortfall in shortfalls]
+
+    def never_fits(self, charges: Sequence[Charge]) -> list[Shortfall]:
+        """Charges that no amount of waiting makes room for: more than a whole limit, less what others are guaranteed."""
+        never = []
+        for (scope, unit, amount), counter in zip(charges, self.find(charges), strict=True):
+            limit = counter.limit
+            if amount > limit:
+                never.append(Shortfall(scope, unit, amount, limit))
+            for floor in self._foreign_floors(charges, scope, unit):
+                limit -= floor.amount
+                if amount > limit:
+                    never.append(Shortfall(floor.scope, unit, amount, limit))
+        return never
+
+    def set(self, limits: Iterable[Charge], floors: tuple[Floor, ...]) -> None:
+        """Replace every limit and floor. What is held stays held."""
+        for counter in self._counters.values():
+            counter.limit = UNLIMITED
+            counter.excess = 0
+        for scope, unit, amount in limits:
+            counter = self._counters.get((scope, unit)) or self._add(scope, unit)
+            counter.limit = amount
+            if counter.held > amount:
+                counter.excess = counter.held
+        self._floors = floors
+
+    def held(self, scope: str, unit: str) -> int:
+        """What is charged to this scope now."""
+        counter = self._counters.get((scope, unit))
+        return counter.held if counter else 0
+
+    def limit(self, scope: str, unit: str) -> int | None:
+        """The limit in force, or None."""
+        counter = self._counters.get((scope, unit))
+        return None if counter is None or counter.limit == UNLIMITED else counter.limit
+
+    def all(self) -> Iterable[Counter]:
+        """Every counter that anybody was charged to or that has a limit, in the order they were first named."""
+        return self._counters.values()
+
+    @property
+    def floors(self) -> tuple[Floor, ...]:
+        """The floors in force."""
+        return self._floors
+
+    def find(self, charges: Sequence[Charge]) -> list[Counter]:
+        """The counters of these charges, without charging them."""
+        return [self._counters.get((scope, unit)) or self._add(scope, unit) for scope, unit, _ in charges]
+
+    def _add(self, scope: str, unit: str) -> Counter:
+        if len(self._counters) >= self._sweep_at:
+            for key in [key for key, one in self._counters.items() if not one.held and one.limit == UNLIMITED]:
+                del self._counters[key]
+            self._sweep_at = max(COUNTERS_SWEPT_AT, 2 * len(self._counters))
+        counter = self._counters[scope, unit] = Counter(scope, unit)
+        return counter
+
+    def _shortfalls(self, charges: Sequence[Charge], taken: Sequence[Counter]) -> list[Shortfall]:
+        """What does not fit, while the charges stand in the counters."""
+        shortfalls = [
+            Shortfall(counter.scope, counter.unit, counter.held, counter.limit)
+            for charge, counter in zip(charges, taken, strict=True)
+            if counter.held > counter.limit and charge.amount
+        ]
+        for charge, counter in zip(charges, taken, strict=True):
+            left = counter.limit
+            for floor in self._foreign_floors(charges, counter.scope, counter.unit):
+                left -= max(0, floor.amount - self.held(floor.scope, floor.unit))
+                if counter.held > left and charge.amount:
+                    shortfalls.append(Shortfall(floor.scope, floor.unit, counter.held, left))
+        return shortfalls
+
+    def _foreign_floors(self, charges: Sequence[Charge], scope: str, unit: str) -> list[Floor]:
+        """Floors inside this scope that these charges do not stand on."""
+        return [
+            floor
+            for floor in self._floors
+            if floor.within == scope
+            and floor.unit == unit
+            and not any(charge.scope == floor.scope and charge.unit == unit for charge in charges)
+        ]

@@ -1,0 +1,176 @@
+"""Leases: who watches over what, and what becomes of it when nobody does (A7).
+
+A lease belongs to a boot, one life of one gateway. When it lapses, what the boot owned is orphaned and stays charged:
+another boot may adopt it, its own may take it back, evidence may end it. Authority is fenced by the lease, testimony never.
+"""
+
+from __future__ import annotations
+
+from headworks.core.book_parts import Boot, Entry
+from headworks.core.book_records import TOMBSTONE_LEASES
+from headworks.core.book_table import CANCELLING, CHARGED, MOVES, ORPHANED, RUNNING, TERMINAL, Move
+from headworks.core.book_testimony import Testimony
+from headworks.core.commands import Adopt, Answer, Depart, Heartbeat, Held, Reassert
+from headworks.core.types import Owner
+
+ADOPT_MAX = 64
+BOOTS_MAX = 4096
+NEVER_MS = 1 << 62
+
+
+class Leases(Testimony):
+    """Boots and what they own."""
+
+    def __init__(self, lease_ms: int, remember_ms: int, records_max: int) -> None:
+        super().__init__(lease_ms, remember_ms, records_max)
+        self._sweep_due_ms = NEVER_MS
+        """When the next lease lapses or the next dead boot is forgotten."""
+
+    def _heartbeat(self, command: Heartbeat) -> Answer:
+        """The boot lives; what it vouches for may decide a waiting sample."""
+        boot = self._boots.get(command.owner)
+        if boot is None:
+            if len(self._boots) >= BOOTS_MAX:
+                return self._answer("heartbeat", "", "refused", command.beat)
+            boot = self._boots[command.owner] = Boot(command.owner)
+        if boot.departed:
+            return self._answer("heartbeat", "", "refused", command.beat)
+        boot.alive = True
+        boot.lease_until_ms = self.now_ms + self.lease_ms
+        self._sweep_due_ms = min(self._sweep_due_ms, boot.lease_until_ms)
+        if command.seen_sequence >= boot.seen_sequence:
+            boot.seen_sequence = command.seen_sequence
+            boot.unvouched = command.unvouched
+        ended, alarms = self._judge_all()
+        owners = tuple(owner for owner, one in self._boots.items() if one.alive)
+        return self._answer("heartbeat", "", "ok", command.beat, owners=owners, records=ended, alarms=alarms)
+
+    def _sweep_boots(self) -> None:
+        """Lapse whoever has not renewed, forget whoever is long gone and owns nothing."""
+        self._sweep_due_ms = NEVER_MS
+        for boot in list(self._boots.values()):
+            if boot.alive and self.now_ms >= boot.lease_until_ms:
+                self.sequence += 1
+                self._lapse(boot)
+            if boot.alive:
+                due_ms = boot.lease_until_ms
+            elif boot.entries:
+                continue
+            else:
+                due_ms = boot.gone_ms + TOMBSTONE_LEASES * self.lease_ms
+                if self.now_ms >= due_ms:
+                    del self._boots[boot.owner]
+                    continue
+            self._sweep_due_ms = min(self._sweep_due_ms, due_ms)
+
+    def _lapse(self, boot: Boot) -> None:
+        """Nobody is known to watch over its executions any more. They stay charged (A7)."""
+        boot.alive = False
+        boot.gone_ms = self.now_ms
+        for entry in list(boot.entries.values()):
+            move = MOVES[entry.state].get("lapse")
+            if move is not None:
+                self._orphan(entry) if move.act == "orphan" else self._forget(entry)
+        for turns in self._turns.values():
+            turns.forget(boot.owner)
+
+    def _orphan(self, entry: Entry) -> None:
+        entry.was = entry.state
+        entry.state = ORPHANED
+        entry.closing_sequence = entry.closing_sequence or self.sequence
+        entry.closing_ms = self.now_ms
+        self._orphans[entry.execution] = entry
+
+    def _forget(self, entry: Entry) -> None:
+        """A claim whose owner is gone was never charged."""
+        self._unclaim(entry)
+        del self._entries[entry.execution]
+
+    def _depart(self, command: Depart) -> Answer:
+        boot = self._boots.get(command.owner)
+        if boot is not None and not boot.departed:
+            boot.departed = True
+            self._lapse(boot)
+            self._sweep_due_ms = min(self._sweep_due_ms, self.now_ms + TOMBSTONE_LEASES * self.lease_ms)
+        return self._answer("depart", "", "ok")
+
+    def _adopt(self, command: Adopt) -> Answer:
+        """Oldest orphans first; not those whose owner is back and may yet take them back itself."""
+        if not self._lives(command.owner):
+            return self._answer("adopt", "", "refused")
+        most = min(command.most, ADOPT_MAX)
+        adopted = [entry for entry in self._orphans.values() if not self._lives(entry.owner)][:most]
+        for entry in adopted:
+            self._take_over(entry, command.owner)
+        return self._answer("adopt", "", "ok", records=tuple(entry.reservation() for entry in adopted))
+
+    def _take_over(self, entry: Entry, owner: Owner) -> None:
+        del self._orphans[entry.execution]
+        del self._boots[entry.owner].entries[entry.execution]
+        entry.state = MOVES[ORPHANED]["adopt"].state
+        entry.owner = owner
+        self._boots[owner].entries[entry.execution] = entry
+
+    def _reassert(self, command: Reassert) -> Answer:
+        """A living owner tells its execution again."""
+        if not self._lives(command.record.owner):
+            return self._answer("reassert", command.record.execution, "fenced")
+        return self._go("reassert", "reassert", self._entries.get(command.record.execution), command)
+
+    def _confirm(self, verb: str, entry: Entry, command: Reassert, move: Move) -> Answer:
+        outcome = move.outcome if entry.owner == command.record.owner else "refused"
+        return self._answer_of(verb, entry, outcome)
+
+    def _confirm_end(self, verb: str, entry: Entry, command: Reassert, move: Move) -> Answer:
+        """What the ledger knows to have ended cannot be live again."""
+        return self._answer_of(verb, entry, move.outcome if command.record.state in TERMINAL else "refused")
+
+    def _take_back(self, verb: str, entry: Entry, command: Reassert, move: Move) -> Answer:
+        if entry.owner != command.record.owner:
+            return self._answer_of(verb, entry, "refused")
+        del self._orphans[entry.execution]
+        entry.state = CANCELLING if command.record.state == CANCELLING else entry.was
+        entry.was = ""
+        if entry.state != CANCELLING:
+            entry.closing_sequence = entry.closing_ms = 0
+        if entry.state == RUNNING:
+            entry.running_sequence = self.sequence
+        return self._answer_of(verb, entry, move.outcome)
+
+    def _believe(self, verb: str, entry: Entry | None, command: Reassert, move: Move) -> Answer:
+        """The ledger forgot, or never heard: what runs is charged as told, above the limits if it must be."""
+        told = command.record
+        state = (told.was or RUNNING) if told.state == ORPHANED else told.state
+        if entry is not None:  # its cancel came first
+            if state not in CHARGED:
+                return self._answer_of(verb, entry, "recorded")
+            state = CANCELLING
+        entry = Entry(told.execution, state, told.key, told.fingerprint, told.owner)
+        self._entries[told.execution] = entry
+        entry.reserved_by = told.reserved_by
+        entry.seen = told.seen
+        entry.replica = told.replica
+        entry.pool = told.replica.rsplit("/", 1)[0]
+        entry.charges = told.charges
+        entry.reserved_ms, entry.started_ms, entry.ended_ms = told.reserved_ms, told.started_ms, told.ended_ms
+        newest = self._newest(told.key)
+        if told.key is not None and (newest is None or newest.state in TERMINAL):
+            self._keys[told.key] = told.execution
+        if state in TERMINAL:
+            entry.usage, entry.evidence = told.usage, told.evidence
+            self._remember(entry)
+            return self._answer_of(verb, entry, move.outcome)
+        self._boots[told.owner].entries[told.execution] = entry
+        if state in CHARGED:
+            entry.counters = self.counters.force(told.charges)
+            (self._replicas.get(told.replica) or self._open_replica(told.replica)).entries[told.execution] = entry
+        if state == RUNNING:
+            entry.running_sequence = self.sequence
+        elif state == CANCELLING:
+            entry.closing_sequence, entry.closing_ms = self.sequence, self.now_ms
+        return self._answer_of(verb, entry, move.outcome)
+
+    def _held(self, command: Held) -> Answer:
+        boot = self._boots.get(command.owner)
+        records = tuple(entry.reservation() for entry in boot.entries.values()) if boot else ()
+        return self._answer("held", "", "ok", records=records)

@@ -1,0 +1,287 @@
+"""The life of an execution in the ledger: charged, seen, unwanted, ended.
+
+`book_table.py` says which command does what in which state; the methods here are its acts, in the order in which they
+happen in a life. `Book` (book.py) adds the gateways' leases and the evidence about engines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from headworks.core.book_counters import Counter
+from headworks.core.book_parts import Entry
+from headworks.core.book_records import TOMBSTONE_LEASES, TOMBSTONES, Records
+from headworks.core.book_table import CANCELLING, MOVES, ORPHANED, RESERVED, RUNNING, STOP_PROVED, STOP_VERBS, UNKNOWN, Move
+from headworks.core.commands import Answer, Cancel, Grow, Reserve, Shortfall, Start, Stop
+from headworks.core.fair import Mark, Turns
+from headworks.core.types import Charge, Reservation, Usage
+
+STEPS_MAX = 4096
+"""Growth steps of one execution."""
+
+
+class Lives(Records):
+    """Executions and their charges."""
+
+    # charging
+
+    def _reserve(self, command: Reserve) -> Answer:
+        """Authority is fenced: only a boot whose lease runs may charge."""
+        if not self._lives(command.owner):
+            return self._answer("reserve", command.execution, "fenced")
+        return self._go("reserve", "reserve", self._entries.get(command.execution), command)
+
+    def _charge(self, verb: str, entry: Entry | None, command: Reserve, move: Move) -> Answer:
+        """Identity, then every limit, then whose turn it is; then charge every scope, or none."""
+        if not self._may_run(entry, command):
+            return self._answer("reserve", command.execution, "dead", 0, entry.state if entry else UNKNOWN)
+        turns = self._turns.get(command.pool) or self._open_pool(command.pool)
+        turns.note_slots(command.owner, command.slots_tokens)
+        taken, shortfalls = self._take(command.charges)
+        if shortfalls:
+            return self._short(command, turns, shortfalls)
+        passing: Sequence[Mark] = ()
+        if turns.marks or self._pauses(command.replica):
+            self.counters.give(command.charges, taken)
+            must_yield, passing = self._whose_turn(command, turns)
+            if must_yield:
+                return self._waits("yield", command, turns, ())
+            taken, _ = self._take(command.charges)
+        self._admit(entry, command, taken)
+        turns.grant(command.flow, command.weights, command.cost_tokens, passing)
+        if command.more:
+            head, waiting = command.charges, command.waiting_tokens
+            turns.leave_mark(command.flow, command.owner, head, waiting, self.now_ms, granted=True)
+        elif turns.marks:
+            turns.unmark(command.flow, command.owner)
+        return self._told("granted", command, turns, RESERVED, ())
+
+    def _may_run(self, entry: Entry | None, command: Reserve) -> bool:
+        """One key, one execution that may run (A6)."""
+        if entry is not None and entry.owner != command.owner:
+            return False
+        newest = self._newest(command.key)
+        if newest is not None and newest is not entry and not self._may_follow(newest, command.fingerprint):
+            return False
+        return entry is not None or self._room()
+
+    def _take(self, charges: Sequence[Charge]) -> tuple[Sequence[Counter], Sequence[Shortfall]]:
+        """One step: compare with every limit and charge, or change nothing (A3)."""
+        return self.counters.take(charges)
+
+    def _short(self, command: Reserve, turns: Turns, shortfalls: Sequence[Shortfall]) -> Answer:
+        never = self.counters.never_fits(command.charges)
+        if never:
+            return self._told("never", command, turns, UNKNOWN, tuple(never))
+        return self._waits("refused", command, turns, tuple(shortfalls))
+
+    def _pauses(self, replica: str) -> bool:
+        """New work holds back for a moment there, so that a sample can decide about old work (design section 6, E3b)."""
+        known = self._replicas.get(replica)
+        return known is not None and self.now_ms < known.yield_until_ms
+
+    def _whose_turn(self, command: Reserve, turns: Turns) -> tuple[bool, Sequence[Mark]]:
+        if self._pauses(command.replica):
+            return True, ()
+        marks = turns.marks
+        if len(marks) == 1 and (command.flow, command.owner) in marks:
+            return False, ()
+        return turns.must_yield(command.flow, command.owner, command.charges, self.counters.lacking, self.now_ms)
+
+    def _waits(self, outcome: str, command: Reserve, turns: Turns, shortfalls: tuple[Shortfall, ...]) -> Answer:
+        """Not now: the flow is remembered as waiting."""
+        waiting = max(command.waiting_tokens, command.cost_tokens)
+        turns.leave_mark(command.flow, command.owner, command.charges, waiting, self.now_ms, granted=False)
+        return self._told(outcome, command, turns, UNKNOWN, shortfalls)
+
+    def _told(self, outcome: str, command: Reserve, turns: Turns, state: str, shortfalls: tuple[Shortfall, ...]) -> Answer:
+        """An answer with what the whole fleet has waiting (B2)."""
+        waiting = turns.waiting_tokens(self.now_ms) if turns.marks else 0
+        slots = turns.slots_tokens()
+        execution, owner, sequence = command.execution, command.owner, self.sequence
+        return Answer("reserve", execution, outcome, 0, state, shortfalls, None, "", owner, sequence, waiting, slots)
+
+    def _admit(self, entry: Entry | None, command: Reserve, taken: Sequence[Counter]) -> Entry:
+        """Write the record of what has just been charged."""
+        execution = command.execution
+        if entry is None:
+            entry = Entry(execution, RESERVED, command.key, command.fingerprint, command.owner)
+            self._entries[execution] = self._boots[command.owner].entries[execution] = entry
+        entry.state = RESERVED
+        entry.pool = command.pool
+        entry.replica = command.replica
+        entry.flow = command.flow
+        entry.weights = command.weights
+        entry.cost_tokens = command.cost_tokens
+        entry.charges = command.charges
+        entry.counters = taken
+        entry.reserved_ms = self.now_ms
+        if command.key is not None:
+            self._keys[command.key] = execution
+        (self._replicas.get(command.replica) or self._open_replica(command.replica)).entries[execution] = entry
+        return entry
+
+    def _confirm_charge(self, verb: str, entry: Entry | None, command: Reserve, move: Move) -> Answer:
+        """The first grant's answer was lost; it is given again, to nobody else."""
+        assert entry is not None
+        outcome = move.outcome if entry.owner == command.owner else "dead"
+        turns = self._turns.get(command.pool) or self._open_pool(command.pool)
+        return self._told(outcome, command, turns, entry.state, ())
+
+    # running
+
+    def _start(self, command: Start) -> Answer:
+        return self._go("start", "start", self._entries.get(command.execution), command)
+
+    def _see(self, verb: str, entry: Entry | None, command: Start, move: Move) -> Answer:
+        assert entry is not None
+        if entry.seen:
+            return self._answer_of(verb, entry, "recorded")
+        entry.seen = True
+        entry.started_ms = self.now_ms
+        if move.state:
+            entry.state = move.state
+            entry.running_sequence = self.sequence
+        if entry.was == RESERVED:
+            entry.was = RUNNING
+        return self._answer_of(verb, entry, move.outcome)
+
+    def _grow_command(self, command: Grow) -> Answer:
+        return self._go("grow", "grow", self._entries.get(command.execution), command)
+
+    def _grow(self, verb: str, entry: Entry | None, command: Grow, move: Move) -> Answer:
+        """More, once for each step."""
+        assert entry is not None
+        if command.owner != entry.owner:
+            return self._answer_of(verb, entry, "fenced", command.step)
+        if entry.steps is None:
+            entry.steps = {}
+        if command.step in entry.steps:
+            return self._answer_of(verb, entry, "recorded", command.step)
+        if len(entry.steps) >= STEPS_MAX:
+            return self._refuse(verb, entry, command, move)
+        taken, shortfalls = self._take(command.charges)
+        if shortfalls:
+            return self._answer(verb, entry.execution, "refused", command.step, entry.state, shortfalls=tuple(shortfalls))
+        entry.steps[command.step] = None
+        entry.charges, entry.counters = _merged(entry, command.charges, taken)
+        # Fairness counts plain tokens; memory scopes round them up, so the smallest is nearest.
+        grown_tokens = min((amount for _, unit, amount in command.charges if unit == "tokens"), default=0)
+        self._correct_turn(entry, grown_tokens)
+        entry.cost_tokens += grown_tokens
+        return self._answer_of(verb, entry, move.outcome, command.step)
+
+    def _correct_turn(self, entry: Entry, difference_tokens: int) -> None:
+        if entry.flow is not None and difference_tokens:
+            self._turns[entry.pool].correct(entry.flow, entry.weights, difference_tokens)
+
+    # ending
+
+    def _cancel(self, command: Cancel) -> Answer:
+        return self._go("cancel", "cancel", self._entries.get(command.execution), command)
+
+    def _close(self, verb: str, entry: Entry | None, command: Cancel, move: Move) -> Answer:
+        """Unwanted, and charged until there is evidence (A5)."""
+        assert entry is not None
+        entry.state = move.state
+        entry.closing_sequence = self.sequence
+        entry.closing_ms = self.now_ms
+        return self._answer_of(verb, entry, move.outcome)
+
+    def _close_orphan(self, verb: str, entry: Entry | None, command: Cancel, move: Move) -> Answer:
+        assert entry is not None
+        entry.was = CANCELLING
+        return self._record(verb, entry, command, move)
+
+    def _bury(self, verb: str, entry: Entry | None, command: Cancel | Stop, move: Move) -> Answer:
+        """Nothing was charged. It is remembered, so that a reserve that arrives later finds it dead."""
+        if entry is None:
+            self._room()
+            entry = self._entries[command.execution] = Entry(command.execution, move.state, None, "", command.owner)
+        elif entry.key is not None:
+            self._unclaim(entry)
+        entry.state = move.state
+        entry.ended_ms = self.now_ms
+        if isinstance(command, Stop):
+            entry.evidence = command.evidence
+            entry.usage = command.usage
+        self._forget_in(TOMBSTONES, entry, TOMBSTONE_LEASES * self.lease_ms)
+        return self._answer_of(verb, entry, move.outcome)
+
+    def _stop(self, command: Stop) -> Answer:
+        column = STOP_VERBS.get(command.evidence, STOP_PROVED)
+        return self._go(column, "stop", self._entries.get(command.execution), command)
+
+    def _end(self, verb: str, entry: Entry | None, command: Stop, move: Move) -> Answer:
+        """The one edge that frees."""
+        assert entry is not None
+        state = move.ends.get(command.end) if move.ends else None
+        if state is None or not self._admissible(entry, command):
+            return self._refuse(verb, entry, command, move)
+        self._finish(entry, state, command.evidence, command.usage)
+        return self._answer_of(verb, entry, move.outcome)
+
+    def _admissible(self, entry: Entry, command: Stop) -> bool:
+        """E0 is a statement about the speaker: only from the boot that reserved, and only while no byte was seen.
+
+        Everything else is a statement about the execution and counts from anyone, fenced or not; but where several
+        engines stand behind one address, only what ended in band says anything.
+        """
+        if command.evidence == "E0":
+            return command.owner == entry.reserved_by and not entry.seen
+        return command.evidence in ("E1", "operator") or not self._replicas[entry.replica].several
+
+    def _finish(self, entry: Entry, state: str, evidence: str, usage: Usage | None) -> None:
+        """Give everything back, once: the entry leaves every list of what is charged."""
+        self._release(entry)
+        execution = entry.execution
+        del self._boots[entry.owner].entries[execution]
+        replica = self._replicas[entry.replica]
+        del replica.entries[execution]
+        replica.ended.append((self.sequence, entry.sequences()))
+        if entry.state == ORPHANED:
+            del self._orphans[execution]
+        entry.state = state
+        entry.evidence = evidence
+        entry.usage = usage
+        entry.ended_ms = self.now_ms
+        entry.counters = ()
+        if usage is not None:
+            self._correct_turn(entry, usage.prompt_tokens + usage.output_tokens - entry.cost_tokens)
+        elif evidence == "E0":
+            self._correct_turn(entry, -entry.cost_tokens)
+        self._remember(entry)
+        self._wake(entry.pool)
+
+    def _release(self, entry: Entry) -> None:
+        """Amounts are read from the record (A5)."""
+        self.counters.give(entry.charges, entry.counters)
+
+    def _finish_all(self, entries: Sequence[Entry], evidence: str) -> tuple[Reservation, ...]:
+        """The ledger itself has the evidence."""
+        for entry in entries:
+            ends = MOVES[entry.state][STOP_PROVED].ends
+            assert ends is not None
+            self._finish(entry, ends["failed"], evidence, None)
+        return tuple(entry.reservation() for entry in entries)
+
+    def _wake(self, pool: str) -> None:
+        """Tell the gateway with the lowest fitting mark, and no other."""
+        turns = self._turns.get(pool)
+        if turns is not None and turns.marks:
+            mark = turns.wake(self.counters.lacking, self.now_ms)
+            if mark is not None:
+                self._wakes.append((mark.owner, pool))
+
+
+def _merged(
+    entry: Entry, charges: Sequence[Charge], taken: Sequence[Counter]
+) -> tuple[tuple[Charge, ...], tuple[Counter, ...]]:
+    """Growth added to the record's charges, one charge for each scope and unit."""
+    amounts: dict[tuple[str, str], int] = {}
+    counters: dict[tuple[str, str], Counter] = {}
+    pairs = [*zip(entry.charges, entry.counters, strict=True), *zip(charges, taken, strict=True)]
+    for (scope, unit, amount), counter in pairs:
+        amounts[scope, unit] = amounts.get((scope, unit), 0) + amount
+        counters[scope, unit] = counter
+    return tuple(Charge(*key, amount) for key, amount in amounts.items()), tuple(counters.values())

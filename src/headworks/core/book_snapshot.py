@@ -1,0 +1,105 @@
+"""The parts of a book as JSON-able values, and back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headworks.core.book_counters import UNLIMITED, Counters
+from headworks.core.book_parts import Boot, Entry
+from headworks.core.book_proof import Replica, Sample
+from headworks.core.commands import Floor
+from headworks.core.types import Charge, Owner, RequestKey, Usage
+
+_ENTRY = (
+    *("execution", "state", "fingerprint", "was", "seen", "pool", "replica", "incarnation", "cost_tokens", "evidence"),
+    *("reserved_ms", "started_ms", "ended_ms", "forget_ms", "running_sequence", "closing_sequence", "closing_ms"),
+)
+_BOOT = ("alive", "departed", "lease_until_ms", "gone_ms", "seen_sequence")
+_REPLICA = (
+    *("name", "reader_until_ms", "undecided", "yield_until_ms", "yield_from_ms", "foreign", "foreign_samples"),
+    *("impossible", "several", "incarnation"),
+)
+
+
+def entry_value(entry: Entry) -> dict[str, Any]:
+    """One execution."""
+    usage = entry.usage
+    return {name: getattr(entry, name) for name in _ENTRY} | {
+        "key": entry.key,
+        "owner": entry.owner,
+        "reserved_by": entry.reserved_by,
+        "charges": list(entry.charges),
+        "flow": entry.flow,
+        "weights": entry.weights,
+        "steps": None if entry.steps is None else list(entry.steps),
+        "usage": usage
+        and [usage.prompt_tokens, usage.cached_tokens, usage.output_tokens, usage.engine_s, usage.end, usage.exact],
+    }
+
+
+def entry_from(value: Any) -> Entry:
+    """The execution of such a value; its counters are found when it is put back."""
+    key = RequestKey(*value["key"]) if value["key"] else None
+    entry = Entry(value["execution"], value["state"], key, value["fingerprint"], Owner(*value["owner"]))
+    for name in _ENTRY:
+        setattr(entry, name, value[name])
+    entry.reserved_by = Owner(*value["reserved_by"])
+    entry.charges = tuple(Charge(*charge) for charge in value["charges"])
+    entry.flow = (value["flow"][0], value["flow"][1]) if value["flow"] else None
+    entry.weights = (value["weights"][0], value["weights"][1])
+    entry.steps = None if value["steps"] is None else dict.fromkeys(value["steps"])
+    entry.usage = Usage(*value["usage"]) if value["usage"] else None
+    return entry
+
+
+def boot_value(boot: Boot) -> dict[str, Any]:
+    """One boot; what it owns stands with the executions."""
+    return {name: getattr(boot, name) for name in _BOOT} | {"owner": boot.owner, "unvouched": boot.unvouched}
+
+
+def boot_from(value: Any) -> Boot:
+    """The boot of such a value."""
+    boot = Boot(Owner(*value["owner"]))
+    for name in _BOOT:
+        setattr(boot, name, value[name])
+    boot.unvouched = tuple(value["unvouched"])
+    return boot
+
+
+def replica_value(replica: Replica) -> dict[str, Any]:
+    """One replica; what it holds stands with the executions."""
+    samples = [[one.load, one.after_sequence, one.sequence, one.at_ms, one.incarnation] for one in replica.samples]
+    return {name: getattr(replica, name) for name in _REPLICA} | {
+        "reader": replica.reader,
+        "ended": list(replica.ended),
+        "samples": samples,
+        "incarnations": list(replica.incarnations),
+    }
+
+
+def replica_from(value: Any) -> Replica:
+    """The replica of such a value."""
+    replica = Replica(value["name"])
+    for name in _REPLICA:
+        setattr(replica, name, value[name])
+    replica.reader = Owner(*value["reader"]) if value["reader"] else None
+    replica.ended.extend((sequence, held) for sequence, held in value["ended"])
+    replica.samples.extend(Sample(*sample) for sample in value["samples"])
+    replica.incarnations.extend(value["incarnations"])
+    return replica
+
+
+def limits_value(counters: Counters) -> dict[str, Any]:
+    """Limits, floors and excesses; what is held is the sum of the executions."""
+    return {
+        "limits": [[one.scope, one.unit, one.limit, one.excess] for one in counters.all() if one.limit != UNLIMITED],
+        "floors": list(counters.floors),
+    }
+
+
+def restore_limits(counters: Counters, value: Any) -> None:
+    """Into counters that hold nothing yet."""
+    limits = [Charge(scope, unit, limit) for scope, unit, limit, _ in value["limits"]]
+    counters.set(limits, tuple(Floor(*floor) for floor in value["floors"]))
+    for charge, (_, _, _, excess) in zip(counters.find(limits), value["limits"], strict=True):
+        charge.excess = excess

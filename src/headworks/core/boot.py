@@ -1,0 +1,247 @@
+"""This gateway's standing with the ledger: its lease, the orphans it watches, and what it does about the unproved.
+
+Authority is fenced: nothing is asked for and nothing is sent past the end of the lease, which runs from the moment the
+last *answered* heartbeat was asked. Testimony is not: what is known about an execution is told, lease or no lease.
+
+Counting (E3b, design section 6): what cannot be proved by its own connection is proved by the ledger, from a sample of
+the engine that one boot measures. Here are only the questions and their order: take the reader's seat, look at the
+engine after the answer, put what was seen, and heartbeat soon after, because the ledger decides then.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+
+from headworks.core.commands import (
+    Adopt,
+    Answer,
+    Cancel,
+    Depart,
+    Heartbeat,
+    Held,
+    PutIncarnation,
+    PutSample,
+    SetLimits,
+    Stop,
+    TakeReader,
+)
+from headworks.core.desk import Desk
+from headworks.core.life import LEAVING, SETTLING
+from headworks.core.pool import Replica
+from headworks.core.types import Charge, Owner, ReplicaSample, Reservation
+
+BEAT_S = 1.0
+MARGIN_RATIO = 0.2
+"""The part of a lease in which nothing is sent any more: a late process must find its lease still running elsewhere."""
+LIST_S = 5.0
+ADOPT_S = 2.0
+COUNT_EVERY_S = 0.5
+SOON_S = 0.15
+"""A heartbeat this long after a sample was put lets the ledger decide on it (it wants 100 ms)."""
+BEATS_MAX = 64
+VOUCH_S = 0.1
+"""A heartbeat vouches for what this gateway knew that long ago: news from the engine may be on its way (design section 6)."""
+SEEN_MAX = 10_000
+
+
+class Boot:
+    """Lease, heartbeats, limits, orphans."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+        self.lost = True
+        """The store does not answer, or has not answered yet."""
+        self.departed = False
+        self.lease_until_s = float("-inf")
+        self.owners: tuple[Owner, ...] = ()
+        self.wards: dict[str, Reservation] = {}
+        """Orphans adopted here: watched until the ledger says they have stopped."""
+        self._beat = 0
+        self._beats: dict[int, float] = {}
+        self._next_beat_s = float("-inf")
+        self._next_list_s = float("-inf")
+        self._next_adopt_s = float("-inf")
+        self._untracked: frozenset[str] = frozenset()
+        self._seen: deque[tuple[float, int]] = deque(maxlen=SEEN_MAX)
+
+    def open(self, now_s: float) -> bool:
+        """New work may be asked for and sent."""
+        return not self.lost and not self.departed and now_s < self.send_before_s()
+
+    def send_before_s(self) -> float:
+        return self.lease_until_s - MARGIN_RATIO * self._desk.policy.lease_s
+
+    def next_s(self) -> float:
+        return float("inf") if self.departed else min(self._next_beat_s, self._next_list_s, self._next_adopt_s)
+
+    def tick(self, now_s: float) -> None:
+        """Whatever is due with the ledger."""
+        if self.departed:
+            return
+        if now_s >= self._next_beat_s:
+            self._heartbeat(now_s)
+        if now_s >= self._next_list_s:
+            self._next_list_s = now_s + LIST_S
+            self._desk.command(Held(self._desk.owner))
+        if now_s >= self._next_adopt_s:
+            self._next_adopt_s = now_s + ADOPT_S
+            self._desk.command(Adopt(self._desk.owner))
+
+    def _heartbeat(self, now_s: float) -> None:
+        self._next_beat_s = now_s + BEAT_S
+        self._beat += 1
+        self._beats[self._beat] = now_s
+        if len(self._beats) > BEATS_MAX:
+            del self._beats[next(iter(self._beats))]
+        if self.lost:
+            self.put_limits()
+        seen_sequence = self._seen_sequence(now_s - VOUCH_S)
+        self._desk.command(Heartbeat(self._desk.owner, self._beat, seen_sequence, self._unvouched(now_s)))
+
+    def saw(self, sequence: int, now_s: float) -> None:
+        """An answer carried this ledger sequence."""
+        if sequence > (self._seen[-1][1] if self._seen else 0):
+            self._seen.append((now_s, sequence))
+
+    def _seen_sequence(self, before_s: float) -> int:
+        """The largest sequence seen by then: what may be vouched for now."""
+        while len(self._seen) > 1 and self._seen[1][0] <= before_s:
+            self._seen.popleft()
+        return self._seen[0][1] if self._seen and self._seen[0][0] <= before_s else 0
+
+    def _unvouched(self, now_s: float) -> tuple[str, ...]:
+        """Executions that may have ended without our knowing: unread, or their end is on the way to the ledger."""
+        return tuple(
+            name
+            for name, life in self._desk.runs.items()
+            if life.unread_until_s > now_s - VOUCH_S or (life.state in (LEAVING, SETTLING) and life.ask is not None)
+        )
+
+    def put_limits(self) -> None:
+        """Tell the ledger what every scope may hold: the policy's word, and the engines' where the policy says `auto`."""
+        policy = self._desk.policy
+        self._desk.command(SetLimits(policy.version, policy.number, tuple(limits_of(self._desk))))
+
+    def answered_beat(self, answer: Answer, now_s: float) -> bool:
+        """A heartbeat came back. True when the ledger is there again after it was lost."""
+        asked_s = self._beats.pop(answer.step, None)
+        if asked_s is None or answer.outcome != "ok":
+            return False
+        self.lease_until_s = max(self.lease_until_s, asked_s + self._desk.policy.lease_s)
+        if set(self.owners) - set(answer.owners):
+            self._next_adopt_s = now_s
+        self.owners = answer.owners
+        was_lost, self.lost = self.lost, False
+        return was_lost
+
+    def store_lost(self) -> None:
+        self.lost = True
+
+    def fenced(self, now_s: float) -> None:
+        """The ledger says our lease has lapsed: stand still until a heartbeat is answered."""
+        self.lease_until_s = now_s
+        self._next_beat_s = now_s
+
+    def answered_held(self, answer: Answer, now_s: float) -> None:
+        """Anti-entropy: what the ledger holds under this boot and nobody here tracks, twice in a row, is given back."""
+        held = {record.execution: record for record in answer.records}
+        untracked = frozenset(name for name in held if name not in self._desk.runs and name not in self.wards)
+        for name in sorted(untracked & self._untracked):
+            record = held[name]
+            if record.seen:
+                self._desk.alarm("untracked_execution", name, "seen in the engine and tracked by nobody here")
+                self._desk.command(Cancel(name, self._desk.owner))
+                self._watch(record, now_s)
+            else:
+                self._desk.command(Stop(name, self._desk.owner, "E0", "failed", None))
+        self._untracked = untracked
+
+    def answered_adopt(self, answer: Answer, now_s: float) -> None:
+        for record in answer.records:
+            if record.execution not in self._desk.runs:
+                self._watch(record, now_s)
+
+    def _watch(self, record: Reservation, now_s: float) -> None:
+        self.wards[record.execution] = record
+        replica = self.find_replica(record.replica)
+        if replica is not None:
+            replica.unproved[record.execution] = now_s
+            self._desk.observe(replica.name, now_s)
+
+    def find_replica(self, name: str) -> Replica | None:
+        pool = self._desk.pools.get(name.rsplit("/", 1)[0])
+        return pool.replicas.get(name) if pool else None
+
+    def released(self, record: Reservation) -> None:
+        """The ledger has ended this execution: nobody needs to watch it any more."""
+        self.wards.pop(record.execution, None)
+        replica = self.find_replica(record.replica)
+        if replica is not None:
+            replica.unproved.pop(record.execution, None)
+
+    def sampled(self, replica: Replica, sample: ReplicaSample, now_s: float) -> None:
+        """Stamp what was seen inside, report a new incarnation, and go on counting where something is unproved."""
+        inside = tuple(name for name, seen_s in replica.unstamped.items() if seen_s <= sample.begun_s)
+        if inside or sample.incarnation != replica.incarnation_told:
+            self._desk.command(
+                PutIncarnation(replica.name, self._desk.owner, sample.incarnation, inside, replica.incarnation_number)
+            )
+            replica.incarnation_told = sample.incarnation
+            for name in inside:
+                del replica.unstamped[name]
+        if replica.unproved and sample.running is not None and sample.waiting is not None:
+            self._count(replica, sample, sample.running + sample.waiting, now_s)
+
+    def _count(self, replica: Replica, sample: ReplicaSample, load: int, now_s: float) -> None:
+        if replica.reader_sequence and sample.begun_s >= replica.reader_s:
+            put = PutSample(replica.name, self._desk.owner, sample.incarnation, load, replica.reader_sequence)
+            self._desk.command(put)
+            replica.reader_sequence = 0
+            self._next_beat_s = min(self._next_beat_s, now_s + SOON_S)
+        elif now_s - replica.reader_s >= COUNT_EVERY_S:
+            replica.reader_s = now_s
+            self._desk.command(TakeReader(replica.name, self._desk.owner))
+
+    def answered_reader(self, replica: Replica | None, answer: Answer, now_s: float) -> None:
+        """The seat is ours: the next look at the engine that begins from now on may be put."""
+        if replica is None or answer.outcome != "ok":
+            return
+        replica.reader_sequence = answer.sequence
+        replica.reader_s = now_s
+        self._desk.observe(replica.name, now_s)
+
+    def answered_incarnation(self, answer: Answer) -> None:
+        replica = self.find_replica(answer.replica)
+        if replica is None:
+            return
+        replica.incarnation_number = max(replica.incarnation_number, answer.incarnation)
+        if answer.outcome == "refused":  # somebody else was first: tell again with what is known now
+            replica.incarnation_told = ""
+
+    def depart(self) -> None:
+        """The last act: what is still charged becomes somebody else's to watch, at once."""
+        if not self.departed:
+            self.departed = True
+            self._desk.command(Depart(self._desk.owner))
+
+
+def limits_of(desk: Desk) -> Iterator[Charge]:
+    """Every limit the ledger checks, from the policy and from what the engines said. Observing, it checks none."""
+    if desk.policy.observe:
+        return
+    for tenant in desk.policy.tenants.values():
+        if tenant.active_tokens_max is not None:
+            yield Charge(f"tenant:{tenant.name}", "tokens", tenant.active_tokens_max)
+        if tenant.active_requests_max is not None:
+            yield Charge(f"tenant:{tenant.name}", "requests", tenant.active_requests_max)
+    for pool in desk.pools.values():
+        tokens = pool.tokens_limit()
+        if tokens is not None:
+            yield Charge(f"pool:{pool.name}", "tokens", tokens)
+        for replica in pool.replicas.values():
+            held = replica.tokens_limit()
+            if held is not None:
+                yield Charge(f"replica:{replica.name}", "tokens", held)
+            if pool.policy.active_requests_max is not None:
+                yield Charge(f"replica:{replica.name}", "requests", pool.policy.active_requests_max)

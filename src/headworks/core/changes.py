@@ -1,0 +1,103 @@
+"""What changes around the requests: engines show themselves, the gateway drains, its policy is replaced."""
+
+from __future__ import annotations
+
+from headworks.core.boot import Boot
+from headworks.core.course import Course
+from headworks.core.desk import Desk
+from headworks.core.life import RUNNING, SENT
+from headworks.core.policy import INFINITE_S, Policy
+from headworks.core.pool import Pool, Replica
+from headworks.core.refusing import Refusing
+from headworks.core.types import Capacity, ReplicaSample
+
+
+class Changes:
+    """Drain and reload, at the gate's desk."""
+
+    def __init__(self, desk: Desk, course: Course, boot: Boot, refusing: Refusing) -> None:
+        self._desk = desk
+        self._course = course
+        self._boot = boot
+        self._refusing = refusing
+        self._until_s: float | None = None
+
+    def described(self, capacity: Capacity, now_s: float) -> Pool | None:
+        """An engine said what it can hold. Returns the pool that may have room now."""
+        replica = self._boot.find_replica(capacity.replica)
+        if replica is None:
+            return None
+        replica.capacity = capacity
+        replica.progress_s = now_s
+        self._boot.put_limits()
+        self._desk.observe(replica.name, now_s)
+        return self._pool_of(replica)
+
+    def sampled(self, sample: ReplicaSample, now_s: float) -> Pool | None:
+        """One look at an engine: its gauges, and what they prove about executions that should have stopped."""
+        replica = self._boot.find_replica(sample.replica)
+        if replica is None:
+            return None
+        replica.sampled(sample, now_s)
+        self._course.sampled(replica, sample, now_s)
+        self._boot.sampled(replica, sample, now_s)
+        unconfirmed = replica.closing or replica.unproved
+        every_s = replica.policy.unconfirmed_every_s if unconfirmed else replica.policy.observe_every_s
+        self._desk.observe(replica.name, now_s + every_s)
+        return self._pool_of(replica)
+
+    def sample_failed(self, name: str, now_s: float) -> None:
+        replica = self._boot.find_replica(name)
+        if replica is not None:
+            self._desk.observe(name, now_s + replica.policy.observe_every_s)
+
+    def _pool_of(self, replica: Replica) -> Pool:
+        return self._desk.pools[replica.name.rsplit("/", 1)[0]]
+
+    @property
+    def draining(self) -> bool:
+        return self._until_s is not None
+
+    def drain(self, until_s: float, now_s: float) -> None:
+        """Admit nobody new; what waits and could not start in time is answered now, the rest runs out."""
+        self._until_s = until_s
+        for pool in self._desk.pools.values():
+            drain = pool.drain.tokens_per_s()
+            ahead_tokens = 0
+            for life in pool.queue.lives():
+                starts_s = now_s + (ahead_tokens / drain if drain else INFINITE_S)
+                if starts_s > min(life.start_by_s, until_s):
+                    self._refusing.unqueue(life, pool)
+                    self._refusing.turn_away(life, "draining", now_s)
+                else:
+                    ahead_tokens += life.work.tokens
+
+    def next_s(self) -> float:
+        return self._until_s if self._until_s is not None and not self._boot.departed else INFINITE_S
+
+    def end_drain(self, now_s: float) -> None:
+        """At the limit streams are cut, told as such, and whoever still waits is answered."""
+        if now_s < self.next_s():
+            return
+        self._until_s = INFINITE_S
+        for life in list(self._desk.runs.values()):
+            if life.state in (SENT, RUNNING):
+                self._course.drained(life, now_s)
+        for pool in self._desk.pools.values():
+            for life in pool.queue.lives():
+                self._refusing.unqueue(life, pool)
+                self._refusing.turn_away(life, "draining", now_s)
+
+    def reload(self, policy: Policy, now_s: float) -> None:
+        """Everything decided from here on is decided by the new policy; what waits is judged again by it."""
+        desk = self._desk
+        desk.change_policy(policy)
+        self._boot.put_limits()
+        for pool in desk.pools.values():
+            discipline = desk.disciplines[pool.name]
+            for life in pool.queue.lives():
+                life.verdicts = desk.decider.judge(life, pool, desk.tenant_of(life), now_s)
+                refusal = desk.decider.refusal(life, pool, discipline)
+                if refusal == "request_exceeds_capacity":
+                    self._refusing.unqueue(life, pool)
+                    self._refusing.turn_away(life, refusal, now_s)

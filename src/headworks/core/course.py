@@ -1,0 +1,325 @@
+"""The course of an execution: from the grant to the last word of the ledger.
+
+    granted → Run → first byte → … → ended in band (E1)
+                                   → unwanted → abort → the server closes → clock proof (E3a)
+                                   → connection lost → counting (E3b) or a new incarnation (E4)
+
+Whatever happens, exactly one command frees what was charged: `Stop`, with its evidence. Nothing here looks at the time
+to decide that something has stopped.
+"""
+
+from __future__ import annotations
+
+from headworks.core.commands import Answer, Cancel, Start, Stop
+from headworks.core.desk import Desk
+from headworks.core.effects import Abort, Outcome, Run
+from headworks.core.events import (
+    ClientSlow,
+    EngineClosed,
+    EngineLost,
+    EngineSilent,
+    Evidence,
+    FirstByte,
+    NotSent,
+    Progressed,
+    Stopped,
+)
+from headworks.core.evidence import ClockProof
+from headworks.core.life import LEAVING, RUNNING, SENT, SETTLING, UNASKED, Life
+from headworks.core.policy import INFINITE_S
+from headworks.core.pool import Replica
+from headworks.core.types import Decision, ReplicaSample, Reservation, Usage
+
+OVERDUE_S = 10.0
+"""Evidence not there by then raises an alarm, and again every so often. The charge stays."""
+
+
+class Course:
+    """What happens to executions, at the gate's desk."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+
+    def granted(self, life: Life, decision: Decision, send_before_s: float, now_s: float) -> None:
+        """The ledger has charged it: send it."""
+        desk = self._desk
+        life.admitted_s = life.sent_s = now_s
+        life.decision = decision
+        replica = desk.replica_of(life)
+        if replica is not None:
+            replica.opening += 1
+            replica.sent_tokens += life.work.prefill_tokens
+        class_policy = desk.policy.classes[life.request.service_class]
+        desk.set_timer(life, min(life.finish_by_s, now_s + class_policy.first_byte_s))
+        desk.effect(Run(life.request.id, life.execution, life.estimate.output_tokens, send_before_s, decision))
+
+    def first_byte(self, event: FirstByte, now_s: float) -> None:
+        life = self._desk.runs.get(event.execution)
+        if life is None or life.state != SENT:
+            return
+        self._desk.move(life, "first_byte")
+        life.first_byte_s = now_s
+        replica = self._desk.replica_of(life)
+        if replica is not None:
+            self._learn_first_byte(life, replica, now_s)
+            replica.unstamped[life.execution.id] = now_s
+        self._desk.set_timer(life, life.finish_by_s)
+        self._desk.ask(life, Start(life.execution.id, self._desk.owner), now_s)
+
+    def _learn_first_byte(self, life: Life, replica: Replica, now_s: float) -> None:
+        replica.opening -= 1
+        took_s = now_s - (life.sent_s or now_s)
+        replica.prefill.observe(life.work.prefill_tokens, took_s, alone=replica.requests <= life.work.sequences)
+        promise_s = self._desk.policy.classes[life.request.service_class].ttft_slo_s
+        replica.limit.first_token(took_s, promise_s, replica.requests, now_s)
+
+    def progressed(self, event: Progressed, now_s: float) -> None:
+        life = self._desk.runs.get(event.execution)
+        if life is not None and life.state == RUNNING:
+            life.output_tokens = event.output_tokens
+
+    def client_slow(self, event: ClientSlow, now_s: float) -> None:
+        """While its answer is not read, nobody here can vouch that it still runs."""
+        life = self._desk.runs.get(event.execution)
+        if life is not None:
+            life.unread_until_s = INFINITE_S if event.paused else now_s
+
+    def stopped(self, event: Stopped, now_s: float) -> None:
+        """In-band end, E1: the strongest word there is, welcome in every state it can reach."""
+        life = self._desk.runs.get(event.execution)
+        if life is None or life.state not in (SENT, RUNNING, LEAVING):
+            return
+        life.usage = event.usage
+        life.failed = event.failed
+        if not event.failed:
+            self._desk.decider.estimator.observe(life.request, event.usage)
+        self._settle(life, "ended", "E1", now_s)
+
+    def not_sent(self, event: NotSent, now_s: float) -> Life | None:
+        """Nothing was written, or the engine refused it as busy: E0. Returns the life if its client still waits."""
+        life = self._desk.runs.get(event.execution)
+        if life is None or life.state not in (SENT, LEAVING):
+            return None
+        life.end_reason = life.end_reason or NOT_SENT_REASONS.get(event.reason, "no_replica")
+        if event.reason == "connect":
+            replica = self._desk.replica_of(life)
+            if replica is not None:
+                replica.refused_connection(now_s)
+        life.failed = True
+        self._settle(life, "not_sent", "E0", now_s, report=not life.wanted)
+        return life if life.wanted else None
+
+    def lost(self, event: EngineLost, now_s: float) -> None:
+        """The connection broke: the engine may or may not go on. Only counting or a new incarnation can tell."""
+        life = self._desk.runs.get(event.execution)
+        if life is None or life.state not in (SENT, RUNNING, LEAVING):
+            return
+        already = life.state == LEAVING
+        self._leave(life, "lost", "upstream_lost", now_s, abort=not already)
+        replica = self._desk.replica_of(life)
+        if replica is not None:
+            replica.unproved.setdefault(life.execution.id, now_s)
+            self._desk.observe(replica.name, now_s)
+
+    def silent(self, event: EngineSilent, now_s: float) -> None:
+        life = self._desk.runs.get(event.execution)
+        if life is not None and life.state in (SENT, RUNNING):
+            self._leave(life, "silent", "upstream_timeout", now_s)
+
+    def asked_away(self, execution: str, now_s: float) -> None:
+        """Another gateway holds its record now: close the connection and testify."""
+        life = self._desk.runs.get(execution)
+        if life is not None and life.state in (SENT, RUNNING):
+            self._leave(life, "away", "ledger_unavailable", now_s)
+
+    def drained(self, life: Life, now_s: float) -> None:
+        """The gateway's own time is up: cut it, told as such."""
+        self._leave(life, "time_over", "draining", now_s)
+
+    def client_gone(self, life: Life, now_s: float) -> None:
+        """The last subscriber of something sent has left."""
+        if life.state in (SENT, RUNNING):
+            self._leave(life, "gone", "", now_s)
+
+    def due(self, life: Life, now_s: float) -> None:
+        """A timer of something sent has passed: the first byte's limit, the time budget, or overdue evidence."""
+        if life.state == LEAVING:
+            waited_s = now_s - (life.leaving_s or now_s)
+            self._desk.alarm("evidence_overdue", life.execution.id, f"unconfirmed for {waited_s:.0f} s, still charged")
+            self._desk.set_timer(life, now_s + OVERDUE_S)
+        elif life.state in (SENT, RUNNING):
+            over = now_s >= life.finish_by_s
+            self._leave(life, "time_over" if over else "silent", "deadline_exceeded" if over else "upstream_timeout", now_s)
+
+    def _leave(self, life: Life, what: str, reason: str, now_s: float, abort: bool = True) -> None:
+        """Unwanted from here on, and still charged: abort, cancel, and wait for evidence."""
+        desk = self._desk
+        was = life.state
+        if not desk.move(life, what):
+            return
+        if was == LEAVING:
+            return
+        if was == SENT:
+            self._no_longer_opening(life)
+        life.leaving_s = now_s
+        life.end_reason = reason
+        desk.set_timer(life, now_s + OVERDUE_S)
+        if abort:
+            desk.effect(Abort(life.execution.id, reason if life.wanted else ""))
+        desk.ask(life, Cancel(life.execution.id, desk.owner), now_s)
+
+    def _no_longer_opening(self, life: Life) -> None:
+        replica = self._desk.replica_of(life)
+        if replica is not None:
+            replica.opening -= 1
+
+    def closed(self, event: EngineClosed, now_s: float) -> None:
+        """The engine's server closed its side: the clock proof can begin, with a scrape begun from now on."""
+        life = self._desk.runs.get(event.execution)
+        replica = self._desk.replica_of(life) if life is not None else None
+        if life is None or replica is None or life.state != LEAVING:
+            return
+        if replica.capacity is not None and "E3a" in replica.capacity.evidence:
+            replica.closing[life.execution.id] = ClockProof(now_s)
+        else:
+            replica.unproved.setdefault(life.execution.id, now_s)
+        self._desk.observe(replica.name, now_s)
+
+    def sampled(self, replica: Replica, sample: ReplicaSample, now_s: float) -> None:
+        """Which closed connections does this sample prove stopped?"""
+        for execution in [name for name, proof in replica.closing.items() if proof.seen(sample)]:
+            self.evidence(Evidence(execution, "E3a"), now_s)
+
+    def evidence(self, event: Evidence, now_s: float) -> None:
+        life = self._desk.runs.get(event.execution)
+        if life is not None and life.state in (SENT, RUNNING, LEAVING):
+            self._settle(life, "proved", event.level, now_s)
+
+    def _settle(self, life: Life, what: str, level: str, now_s: float, report: bool = True) -> None:
+        """It has stopped, with evidence: tell the ledger, once and until it answers."""
+        desk = self._desk
+        if life.state == SENT:
+            self._no_longer_opening(life)
+        if not desk.move(life, what):
+            return
+        life.evidence = level
+        self._forget_proofs(life)
+        desk.set_timer(life, INFINITE_S)
+        if report:
+            self.report(life, now_s)
+        desk.ask(life, Stop(life.execution.id, desk.owner, level, self._end(life), self._usage(life)), now_s)
+
+    def _forget_proofs(self, life: Life) -> None:
+        replica = self._desk.replica_of(life)
+        if replica is not None:
+            replica.closing.pop(life.execution.id, None)
+            replica.unproved.pop(life.execution.id, None)
+            replica.unstamped.pop(life.execution.id, None)
+
+    def _end(self, life: Life) -> str:
+        if life.evidence == "E1" and not life.failed:
+            return "completed"
+        return "failed" if life.failed or life.end_reason else "cancelled"
+
+    def _usage(self, life: Life) -> Usage | None:
+        """What it used as far as is known: the engine's word, or what was counted on the way, marked as not exact."""
+        if life.usage is None and life.first_byte_s is not None:
+            prompt_tokens = life.work.prefill_tokens
+            life.usage = Usage(prompt_tokens, 0, life.output_tokens, 0.0, self._end(life), False)
+        return life.usage
+
+    def answered(self, life: Life, answer: Answer, now_s: float) -> bool:
+        """An answer to start, cancel or stop. True when the life has ended by it."""
+        if life.ask is not None and type(life.ask).__name__.lower() == answer.verb:
+            life.ask = None
+        if answer.verb != "stop":
+            return False
+        if answer.outcome == "refused" and life.state == SETTLING:
+            # Only E0 can be refused: the ledger has seen a byte of it. Proof must come from the engine then.
+            self._desk.move(life, "stop_refused")
+            self._desk.alarm("stop_refused", life.execution.id, f"{life.evidence} was refused: {answer.state}")
+            self._mark_unproved(life, now_s)
+            return False
+        return life.state in (SETTLING, UNASKED) and self._desk.move(life, "stop_answered")
+
+    def _mark_unproved(self, life: Life, now_s: float) -> None:
+        life.leaving_s = life.leaving_s or now_s
+        replica = self._desk.replica_of(life)
+        if replica is not None:
+            replica.unproved[life.execution.id] = now_s
+
+    def ended_by_ledger(self, record: Reservation, now_s: float) -> Life | None:
+        """The ledger ended it by counting, a new incarnation or an operator's word. Returns the life if it was ours."""
+        life = self._desk.runs.get(record.execution)
+        if life is None or life.state not in (SENT, RUNNING, LEAVING, SETTLING):
+            return None
+        if life.state in (SENT, RUNNING):
+            life.end_reason, life.failed = "upstream_lost", True
+            self._desk.effect(Abort(life.execution.id, "upstream_lost" if life.wanted else ""))
+        if life.state != SETTLING:
+            if life.state == SENT:
+                self._no_longer_opening(life)
+            self._desk.move(life, "proved")
+            life.evidence = record.evidence
+            self._forget_proofs(life)
+            self.report(life, now_s)
+        self._desk.move(life, "stop_answered")
+        life.ask = None
+        return life
+
+    def report(self, life: Life, now_s: float, outcome: str = "") -> None:
+        """The one outcome of an arrival."""
+        if life.reported:
+            return
+        life.reported = True
+        request = life.request
+        outcome = outcome or self._outcome(life)
+        self._desk.record(
+            Outcome(
+                id=request.id,
+                key=request.key,
+                execution=life.execution.id,
+                outcome=outcome,
+                reason=life.end_reason,
+                service_class=request.service_class,
+                model=request.model,
+                pool=request.pool,
+                client=request.client,
+                retry=request.retry_count > 0,
+                arrived_s=request.arrived_s,
+                admitted_s=life.admitted_s,
+                sent_s=life.sent_s,
+                first_byte_s=life.first_byte_s,
+                ended_s=now_s,
+                work=life.work,
+                usage=self._usage(life),
+                evidence=life.evidence,
+                unconfirmed_s=now_s - life.leaving_s if life.leaving_s is not None else None,
+                in_slo=outcome == "completed" and self._in_slo(life, now_s),
+                predicted_ttft_s=life.forecast.ttft_s,
+            )
+        )
+
+    def _outcome(self, life: Life) -> str:
+        if not life.wanted:
+            return "cancelled"
+        if life.evidence == "E1" and not life.failed and not life.end_reason:
+            return "completed"
+        return "failed"
+
+    def _in_slo(self, life: Life, now_s: float) -> bool:
+        """Goodput: complete, still wanted, and inside every limit its class states."""
+        promise = self._desk.policy.classes[life.request.service_class]
+        first_s = life.first_byte_s if life.first_byte_s is not None else now_s
+        arrived_s = life.request.arrived_s
+        if promise.ttft_slo_s is not None and first_s - arrived_s > promise.ttft_slo_s:
+            return False
+        if promise.e2e_slo_s is not None and now_s - arrived_s > promise.e2e_slo_s:
+            return False
+        tokens = life.usage.output_tokens // max(1, life.work.sequences) if life.usage else 0
+        if promise.tpot_slo_s is None or tokens < 2:
+            return True
+        return (now_s - first_s) / (tokens - 1) <= promise.tpot_slo_s
+
+
+NOT_SENT_REASONS = {"late": "ledger_unavailable", "connect": "no_replica", "busy": "queue_timeout", "gone": ""}

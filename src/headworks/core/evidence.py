@@ -1,0 +1,46 @@
+"""The clock proof (E3a): when has an engine certainly stopped working for a closed connection?
+
+After the owner half-closed and the engine's server closed its side, the abort stands in the engine's own queue. A
+scrape begun after that shows the iteration count c. A later scrape of the same incarnation that shows c + 4 or more, on
+every data-parallel rank, or a rank with nothing in it, proves that the abort has been carried out: real engines took at
+most two iterations. It needs no exclusivity and nothing of other gateways. A frozen counter proves nothing.
+"""
+
+from __future__ import annotations
+
+from headworks.core.types import ReplicaSample
+
+ITERATIONS = 4
+
+
+class ClockProof:
+    """One closed connection on its way to being proved stopped."""
+
+    __slots__ = ("_closed_s", "_first")
+
+    def __init__(self, closed_s: float) -> None:
+        self._closed_s = closed_s
+        self._first: ReplicaSample | None = None
+
+    def seen(self, sample: ReplicaSample) -> bool:
+        """Take one sample in; true once it proves the stop."""
+        if sample.begun_s < self._closed_s or sample.iterations is None:
+            return False
+        first = self._first
+        if first is None or first.incarnation != sample.incarnation or first.iterations is None:
+            self._first = sample
+            return False
+        loads = sample.rank_loads or _whole_load(sample)
+        if len(first.iterations) != len(sample.iterations) or len(loads) != len(sample.iterations):
+            self._first = sample
+            return False
+        return all(
+            now - then >= ITERATIONS or load == 0
+            for then, now, load in zip(first.iterations, sample.iterations, loads, strict=True)
+        )
+
+
+def _whole_load(sample: ReplicaSample) -> tuple[int, ...]:
+    if sample.running is None or sample.waiting is None:
+        return (-1,) * len(sample.iterations or ())
+    return (sample.running + sample.waiting,) * len(sample.iterations or ())

@@ -1,0 +1,279 @@
+"""Whose turn it is: start-time fair queueing with the tags in the ledger (D1, D2).
+
+What is shared: tokens charged at dispatch (`cost_tokens`) in one pool, over any interval in which two flows are both
+backlogged, in proportion to their weights; first among classes, then among the tenants inside a class. Idleness is not
+saved up.
+
+Each level keeps a virtual time V and for every flow a finish tag F. An ask starts at s = max(V, F). A grant sets V = s and
+F = s + cost ÷ weight. Because V follows the start tags of what is granted, it needs no estimate of the engine's speed.
+What was charged wrongly is corrected when the truth is known, by growth and at the end: F moves by the difference ÷ weight,
+but never below V, so that nobody earns a turn by having been idle or wrong.
+
+Gateways queue, the ledger does not; it only remembers who waits. An ask that is not granted leaves a *mark*: flow, owner,
+the charges of its head, work waiting behind it, good for 50 ms. A granted ask that has `more` behind it keeps its mark.
+An ask is answered `yield` when a fresh mark of another flow has a lower start tag and its head fits now.
+
+Bound. Let f and h both be marked or served throughout [t1, t2], W their charged tokens, w their weights, L their largest
+requests. Whenever f is granted, s_f ≤ s_h + q for every marked h whose head fits, q being a request that slips in between
+two marks of one head. So the tags of two such flows never lie further apart than one request of each, and since W/w of a
+flow grows exactly as its F does, |W_f/w_f − W_h/w_h| ≤ L_f/w_f + L_h/w_h + q. A turn can also be missed: a gateway that is
+τ away may not have renewed its mark when capacity comes free; what the others may be served meanwhile is R·τ, R the
+service rate. And F holds estimates until they are settled, error e. In sum L_f/w_f + L_h/w_h + q + R·τ/min w + e. The
+ledger is one serial server: the number of gateways does not stand in it. With classes above tenants the bound holds at
+each level among that level's flows.
+
+Heads that do not fit must not be starved by small ones: a head with a tag not above the asker's may be passed 16 times by
+grants that took of every scope it lacked; then those asks are told to yield until it fits. A head that lacks a scope the
+asker does not touch, such as its own tenant's limit, is passed freely, since waiting for it would help nobody.
+
+A class floor (`floor_ratio`) is a lower bound on weight ÷ Σ weights of the backlogged classes: the asker raises the weight
+it sends; nothing else is needed here.
+
+A mark that was woken because capacity came free and whose gateway does not ask within 20 ms no longer counts until it
+asks again: unused turns are not saved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from headworks.core.types import Charge, Owner
+
+MARK_MS = 50
+WOKEN_MS = 20
+MARK_KEPT_MS = 1000
+"""A mark that is not renewed counts for `MARK_MS`, but how often it was passed is remembered this long."""
+PASSES_MAX = 16
+MARKS_MAX = 4096
+"""Per pool. Above, an ask leaves no mark: shares suffer, limits never."""
+FLOWS_MAX = 4096
+"""Per level. Above, flows with F ≤ V are forgotten, which changes nothing: they would start at V anyway."""
+
+Flow = tuple[str, str]
+Lacking = Callable[[Sequence[Charge]], list[tuple[str, str]]]
+
+
+class Level:
+    """The virtual time of one pool's classes, or of one class's tenants."""
+
+    __slots__ = ("finish", "virtual")
+
+    def __init__(self) -> None:
+        self.virtual = 0.0
+        self.finish: dict[str, float] = {}
+
+    def start(self, name: str) -> float:
+        """The tag an ask of this flow would start at now."""
+        finish = self.finish.get(name, 0.0)
+        return finish if finish > self.virtual else self.virtual
+
+    def serve(self, name: str, cost_per_weight: float) -> None:
+        """A grant: time moves to its start tag."""
+        finish = self.finish.get(name, 0.0)
+        start = self.virtual = finish if finish > self.virtual else self.virtual
+        if name not in self.finish and len(self.finish) >= FLOWS_MAX:
+            self.finish = {flow: tag for flow, tag in self.finish.items() if tag > start}
+        self.finish[name] = start + cost_per_weight
+
+    def correct(self, name: str, difference_per_weight: float) -> None:
+        """The truth about what was charged: move the tag, never below V."""
+        self.finish[name] = max(self.virtual, self.finish.get(name, 0.0) + difference_per_weight)
+
+
+class Mark:
+    """A flow waits at a gateway."""
+
+    __slots__ = ("charges", "expires_ms", "flow", "order", "owner", "passed", "waiting_tokens", "woken_ms")
+
+    def __init__(self, flow: Flow, owner: Owner, order: int) -> None:
+        self.flow = flow
+        self.owner = owner
+        self.order = order
+        """Marks are numbered as they come: with equal tags the older one is saved for."""
+        self.passed = 0
+        self.charges: tuple[Charge, ...] = ()
+        self.waiting_tokens = 0
+        self.expires_ms = 0
+        self.woken_ms = 0
+
+    def counts(self, now_ms: int) -> bool:
+        """It is fresh, and it was not woken in vain."""
+        return now_ms < self.expires_ms and (not self.woken_ms or now_ms < self.woken_ms + WOKEN_MS)
+
+    def snapshot(self) -> list[object]:
+        """As a JSON-able value."""
+        times = [self.expires_ms, self.woken_ms]
+        return [self.flow, self.owner, self.order, self.passed, self.charges, self.waiting_tokens, *times]
+
+    @classmethod
+    def restored(cls, value: Any) -> Mark:
+        """The mark a snapshot was taken of."""
+        flow, owner, order, passed, charges, waiting_tokens, expires_ms, woken_ms = value
+        mark = cls((flow[0], flow[1]), Owner(*owner), order)
+        mark.passed = passed
+        mark.charges = tuple(Charge(*charge) for charge in charges)
+        mark.waiting_tokens = waiting_tokens
+        mark.expires_ms = expires_ms
+        mark.woken_ms = woken_ms
+        return mark
+
+
+class Turns:
+    """The flows and marks of one pool."""
+
+    __slots__ = ("_order", "_slots", "classes", "marks", "tenants")
+
+    def __init__(self) -> None:
+        self.classes = Level()
+        self.tenants: dict[str, Level] = {}
+        self.marks: dict[tuple[Flow, Owner], Mark] = {}
+        self._order = 0
+        self._slots: dict[Owner, int] = {}
+
+    def must_yield(
+        self, flow: Flow, owner: Owner, charges: Sequence[Charge], lacking: Lacking, now_ms: int
+    ) -> tuple[bool, list[Mark]]:
+        """Whether this ask has to let another go first; if not, the marks that its grant would pass."""
+        own = self.marks.get((flow, owner))
+        own_order = own.order if own else self._order + 1
+        passing: list[Mark] = []
+        for mark in [mark for mark in self.marks.values() if mark is not own and mark.counts(now_ms)]:
+            ahead = self._ahead(mark.flow, flow)
+            if ahead < 0:
+                continue
+            lacks = lacking(mark.charges)
+            if not lacks:
+                if ahead > 0:
+                    return True, []
+            elif _takes_of_all(charges, lacks):
+                if mark.passed >= PASSES_MAX and (ahead > 0 or mark.order < own_order):
+                    return True, []
+                passing.append(mark)
+        return False, passing
+
+    def grant(self, flow: Flow, weights: tuple[float, float], cost_tokens: int, passing: Sequence[Mark]) -> None:
+        """The flow's turn is taken."""
+        service_class, tenant = flow
+        level = self.tenants.get(service_class)
+        if level is None:
+            level = self.tenants[service_class] = Level()
+        self.classes.serve(service_class, cost_tokens / weights[0])
+        level.serve(tenant, cost_tokens / weights[1])
+        for mark in passing:
+            mark.passed += 1
+
+    def correct(self, flow: Flow, weights: tuple[float, float], difference_tokens: int) -> None:
+        """More (or less) was used than was charged."""
+        level = self.tenants.get(flow[0])
+        if level is not None and difference_tokens:
+            self.classes.correct(flow[0], difference_tokens / weights[0])
+            level.correct(flow[1], difference_tokens / weights[1])
+
+    def leave_mark(
+        self, flow: Flow, owner: Owner, charges: tuple[Charge, ...], waiting_tokens: int, now_ms: int, *, granted: bool
+    ) -> None:
+        """The flow waits at this gateway: with this head, or after a grant with one that is taken to be like it."""
+        mark = self.marks.get((flow, owner))
+        if mark is None:
+            if len(self.marks) >= MARKS_MAX:
+                self._sweep(now_ms)
+            if len(self.marks) >= MARKS_MAX:
+                return
+            self._order += 1
+            mark = self.marks[flow, owner] = Mark(flow, owner, self._order)
+        elif granted or now_ms >= mark.expires_ms + MARK_KEPT_MS:
+            # Another head stands there now, so it begins its own count.
+            self._order += 1
+            mark.order = self._order
+            mark.passed = 0
+        mark.charges = charges
+        mark.waiting_tokens = waiting_tokens
+        mark.expires_ms = now_ms + MARK_MS
+        mark.woken_ms = 0
+
+    def unmark(self, flow: Flow, owner: Owner) -> None:
+        """Nothing waits there any more."""
+        self.marks.pop((flow, owner), None)
+
+    def note_slots(self, owner: Owner, slots_tokens: int) -> None:
+        """Work of return slots this gateway has open."""
+        if slots_tokens:
+            self._slots[owner] = slots_tokens
+        elif owner in self._slots:
+            del self._slots[owner]
+
+    def forget(self, owner: Owner) -> None:
+        """The gateway is gone: nothing waits there, and its slots are nobody's."""
+        for key in [key for key in self.marks if key[1] == owner]:
+            del self.marks[key]
+        self._slots.pop(owner, None)
+
+    def wake(self, lacking: Lacking, now_ms: int) -> Mark | None:
+        """Capacity came free: the mark with the lowest tag whose head fits, to be told so; it has 20 ms to ask."""
+        fitting = [mark for mark in self.marks.values() if mark.counts(now_ms) and not lacking(mark.charges)]
+        if not fitting:
+            return None
+        lowest = min(fitting, key=lambda mark: (*self.tags(mark.flow), mark.order))
+        lowest.woken_ms = lowest.woken_ms or now_ms
+        return lowest
+
+    def waiting_tokens(self, now_ms: int) -> int:
+        """Work that waits at all gateways, by fresh marks."""
+        return sum(mark.waiting_tokens for mark in self.marks.values() if now_ms < mark.expires_ms)
+
+    def slots_tokens(self) -> int:
+        """Work of return slots that all gateways have open."""
+        return sum(self._slots.values()) if self._slots else 0
+
+    def tags(self, flow: Flow) -> tuple[float, float]:
+        """The start tags of a flow's next request, among classes and inside its class."""
+        level = self.tenants.get(flow[0])
+        return self.classes.start(flow[0]), level.start(flow[1]) if level else 0.0
+
+    def snapshot(self) -> dict[str, object]:
+        """As a JSON-able value."""
+        return {
+            "virtual": self.classes.virtual,
+            "classes": dict(self.classes.finish),
+            "tenants": {name: [level.virtual, dict(level.finish)] for name, level in self.tenants.items()},
+            "slots": [[*owner, tokens] for owner, tokens in self._slots.items()],
+            "order": self._order,
+            "marks": [mark.snapshot() for mark in self.marks.values()],
+        }
+
+    @classmethod
+    def restored(cls, value: Any) -> Turns:
+        """The pool a snapshot was taken of."""
+        turns = cls()
+        turns.classes.virtual = value["virtual"]
+        turns.classes.finish = dict(value["classes"])
+        for name, (virtual, finish) in value["tenants"].items():
+            level = turns.tenants[name] = Level()
+            level.virtual = virtual
+            level.finish = dict(finish)
+        turns._slots = {Owner(gateway, boot): tokens for gateway, boot, tokens in value["slots"]}
+        turns._order = value["order"]
+        for mark in map(Mark.restored, value["marks"]):
+            turns.marks[mark.flow, mark.owner] = mark
+        return turns
+
+    def _ahead(self, other: Flow, flow: Flow) -> int:
+        """1 where the other's start tag is lower, 0 where it is the same or its flow is the same, else -1."""
+        if other == flow:
+            return 0
+        if other[0] == flow[0]:
+            level = self.tenants.get(flow[0])
+            theirs, ours = (level.start(other[1]), level.start(flow[1])) if level else (0.0, 0.0)
+        else:
+            theirs, ours = self.classes.start(other[0]), self.classes.start(flow[0])
+        return 1 if theirs < ours else 0 if theirs == ours else -1
+
+    def _sweep(self, now_ms: int) -> None:
+        """Drop marks long not renewed."""
+        for key in [key for key, mark in self.marks.items() if now_ms >= mark.expires_ms + MARK_KEPT_MS]:
+            del self.marks[key]
+
+
+def _takes_of_all(charges: Sequence[Charge], lacks: Sequence[tuple[str, str]]) -> bool:
+    return all(any(charge.scope == scope and charge.unit == unit for charge in charges) for scope, unit in lacks)

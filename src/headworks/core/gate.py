@@ -1,0 +1,417 @@
+"""The gate: it knows everything about who may run, and nothing about sockets, clocks or stores.
+
+    gate.handle(event, now_s) -> effects
+
+The methods stand in the order of a request's life: it arrives, waits, is asked for, granted and sent; what happens to it
+then is `core/course.py`; the gateway's own standing with the ledger is `core/boot.py`. `_pump` is the one door: whatever
+may have made room leads there, and nothing else asks the ledger for capacity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from headworks.core import events
+from headworks.core.boot import Boot
+from headworks.core.changes import Changes
+from headworks.core.commands import Answer, Reserve
+from headworks.core.course import Course
+from headworks.core.decide import charges_of
+from headworks.core.desk import Desk
+from headworks.core.disciplines import Discipline, Flow
+from headworks.core.effects import Effect
+from headworks.core.life import ASKED, LEAVING, QUEUED, RUNNING, SENT, UNASKED, Life
+from headworks.core.policy import INFINITE_S, Policy
+from headworks.core.pool import Pool, Replica
+from headworks.core.refusing import Refusing
+from headworks.core.snapshot import audit, snapshot
+from headworks.core.types import Execution, Owner, Reservation
+
+RETRY_S = 0.05
+"""After a refusal by the ledger the pool asks again then, if nothing was freed before."""
+YIELD_S = 0.02
+
+
+class Gate:
+    """Admission for one gateway. Give it facts, perform what it answers."""
+
+    def __init__(self, policy: Policy, gateway: str, seed: bytes, boot: str) -> None:
+        self._desk = Desk(policy, Owner(gateway, boot), seed)
+        self._course = Course(self._desk)
+        self._boot = Boot(self._desk)
+        self._refusing = Refusing(self._desk, self._course)
+        self._changes = Changes(self._desk, self._course, self._boot, self._refusing)
+        self._retry_s: dict[str, float] = {}
+        self._handlers: dict[type[Any], Callable[[Any, float], None]] = {
+            events.Arrived: self._on_arrived,
+            events.ClientGone: self._on_client_gone,
+            events.LedgerAnswered: self._on_ledger_answered,
+            events.LedgerLost: self._on_ledger_lost,
+            events.StoreChanged: self._on_store_changed,
+            events.NotSent: self._on_not_sent,
+            events.FirstByte: self._course.first_byte,
+            events.Progressed: self._course.progressed,
+            events.Stopped: self._course.stopped,
+            events.EngineLost: self._course.lost,
+            events.EngineSilent: self._course.silent,
+            events.EngineClosed: self._course.closed,
+            events.Evidence: self._course.evidence,
+            events.ReplicaDescribed: self._on_described,
+            events.ReplicaSampled: self._on_sampled,
+            events.SampleFailed: self._on_sample_failed,
+            events.Freed: self._on_freed,
+            events.AskedAway: self._on_asked_away,
+            events.Tick: self._on_tick,
+            events.ClientSlow: self._course.client_slow,
+            events.Drain: self._on_drain,
+            events.PolicyChanged: self._on_policy_changed,
+        }
+
+    def handle(self, event: events.Event, now_s: float) -> list[Effect]:
+        """Take one event in. Must not be called again from within the performing of its effects."""
+        self._handlers[type(event)](event, now_s)
+        retry_s = min(self._retry_s.values(), default=INFINITE_S)
+        return self._desk.leave(min(retry_s, self._boot.next_s(), self._changes.next_s()))
+
+    # arriving
+
+    def _on_arrived(self, event: events.Arrived, now_s: float) -> None:
+        desk, request = self._desk, event.request
+        pool = desk.pools[request.pool]
+        discipline = desk.disciplines[request.pool]
+        desk.arrivals += 1
+        tenant = desk.tenants[request.key.tenant]
+        life = desk.decider.look(request, desk.arrivals, pool, tenant, discipline, now_s)
+        desk.lives[request.id] = life
+        closed = self._closed(pool, now_s)
+        refusal = closed or desk.decider.refusal(life, pool, discipline)
+        if desk.policy.observe and not closed:
+            self._let_through(life, pool, refusal, now_s)
+        elif refusal:
+            self._refusing.turn_away(life, refusal, now_s)
+        else:
+            self._wait(life, pool, discipline, now_s)
+
+    def _let_through(self, life: Life, pool: Pool, refusal: str, now_s: float) -> None:
+        """Observe mode: write down what would have been decided, and run it all the same (F3)."""
+        if refusal:
+            self._desk.record(self._desk.decider.decision(life, "refuse", refusal, pool, now_s))
+        pool.queue.add(life)
+        life.start_by_s = INFINITE_S
+        replica = pool.least_used(now_s)
+        if replica is not None:
+            self._reserve(life, pool, replica, now_s)
+
+    def _closed(self, pool: Pool, now_s: float) -> str:
+        """A reason that has nothing to do with this request."""
+        if self._changes.draining:
+            return "draining"
+        if not self._boot.open(now_s):
+            return "ledger_unavailable"
+        if all(replica.state(now_s) != "ready" for replica in pool.replicas.values()):
+            return "no_replica"
+        return ""
+
+    # waiting
+
+    def _wait(self, life: Life, pool: Pool, discipline: Discipline, now_s: float) -> None:
+        """Into the queue, and through the door at once if there is room."""
+        if discipline.drops_oldest:
+            self._refusing.make_room(life, pool, now_s)
+        pool.queue.add(life)
+        self._pump(pool, now_s)
+        if life.state in (QUEUED, ASKED):
+            self._desk.set_timer(life, life.start_by_s)
+        if life.state == QUEUED:
+            self._desk.record(self._desk.decider.decision(life, "queue", life.blocked_by, pool, now_s))
+
+    def _on_client_gone(self, event: events.ClientGone, now_s: float) -> None:
+        life = self._desk.lives.pop(event.id, None)
+        if life is None:
+            return
+        life.subscribers.remove(event.id)
+        if life.subscribers or not self._cancels(life):
+            return
+        pool = self._desk.pool_of(life)
+        if life.state == QUEUED:
+            self._refusing.unqueue(life, pool)
+            self._desk.move(life, "gone")
+            self._course.report(life, now_s)
+        elif life.state == ASKED:
+            self._refusing.unask(life, "gone", "cancelled", now_s)
+            self._course.report(life, now_s)
+        else:
+            self._course.client_gone(life, now_s)
+        self._pump(pool, now_s)
+
+    def _cancels(self, life: Life) -> bool:
+        """The switch of the naive disciplines: without it, work nobody waits for goes on."""
+        return self._desk.disciplines[life.request.pool].policy.propagate_cancel or life.state not in (QUEUED, SENT, RUNNING)
+
+    # the one door
+
+    def _pump(self, pool: Pool, now_s: float) -> None:
+        """Ask the ledger for whoever is next, until nobody waits or nothing more fits."""
+        discipline = self._desk.disciplines[pool.name]
+        blocked: dict[Flow, str] = {}
+        while self._boot.open(now_s) and self._retry_s.get(pool.name, 0.0) <= now_s:
+            life = discipline.next(pool.queue, blocked)
+            if life is None:
+                return
+            if discipline.policy.drop_late and now_s > life.start_by_s:
+                self._refusing.expire(life, now_s)
+                continue
+            if not self._tenant_has_room(life):
+                life.blocked_by = "tenant_capacity_exceeded"
+                blocked[(life.request.service_class, life.request.key.tenant)] = life.blocked_by
+                continue
+            replica, blocked_by = pool.place(life.work, now_s)
+            if replica is None:
+                life.blocked_by = blocked_by
+                return
+            self._reserve(life, pool, replica, now_s)
+
+    def _tenant_has_room(self, life: Life) -> bool:
+        tenant, work = self._desk.tenant_of(life), life.work
+        tokens_max, requests_max = tenant.policy.active_tokens_max, tenant.policy.active_requests_max
+        if tokens_max is not None and tenant.tokens + work.tokens > tokens_max:
+            return False
+        return requests_max is None or tenant.requests + work.sequences <= requests_max
+
+    def _reserve(self, life: Life, pool: Pool, replica: Replica, now_s: float) -> None:
+        desk, request, work = self._desk, life.request, life.work
+        desk.move(life, "picked")
+        pool.queue.remove(life)
+        life.execution = Execution(desk.mint(), replica.name)
+        desk.runs[life.execution.id] = life
+        desk.take(life, replica)
+        life.charges = charges_of(request, work, replica.name)
+        classes, tenants = desk.policy.classes, desk.policy.tenants
+        flow = (request.service_class, request.key.tenant)
+        line = pool.queue.lines.get(flow)
+        command = Reserve(
+            execution=life.execution.id,
+            key=None,
+            fingerprint=request.fingerprint,
+            owner=desk.owner,
+            pool=pool.name,
+            replica=replica.name,
+            flow=flow,
+            weights=(classes[flow[0]].share, tenants[flow[1]].share),
+            cost_tokens=work.tokens,
+            charges=life.charges,
+            waiting_tokens=line.tokens if line else 0,
+            more=line is not None,
+            policy_version=desk.policy.version,
+            slots_tokens=pool.slots.tokens,
+        )
+        desk.ask(life, command, now_s)
+
+    def _on_ledger_answered(self, event: events.LedgerAnswered, now_s: float) -> None:
+        for answer in event.answers:
+            self._answered(answer, now_s)
+
+    def _answered(self, answer: Answer, now_s: float) -> None:
+        self._boot.saw(answer.sequence, now_s)
+        life = self._desk.runs.get(answer.execution) if answer.execution else None
+        if answer.verb == "reserve":
+            if life is not None:
+                self._on_reserve_answered(life, answer, now_s)
+        elif life is not None:
+            if self._course.answered(life, answer, now_s):
+                self._ended(life, now_s)
+        else:
+            self._on_standing_answered(answer, now_s)
+
+    def _on_reserve_answered(self, life: Life, answer: Answer, now_s: float) -> None:
+        if life.state != ASKED:
+            return  # taken back meanwhile: its stop is on the way, whatever this answer says
+        life.ask = None
+        pool = self._desk.pool_of(life)
+        if answer.outcome in ("granted", "recorded"):
+            self._granted(life, pool, now_s)
+        elif answer.outcome == "never":
+            self._drop_run(life)
+            self._refusing.never(life, answer.shortfalls, now_s)
+        elif answer.outcome == "dead":
+            # Its grant may have been made and forgotten by us for too long: settle that, and try as another execution.
+            self._refusing.unask(life, "gone", "failed", now_s)
+            self._again(life, pool, now_s)
+        else:
+            self._not_now(life, pool, answer, now_s)
+
+    def _granted(self, life: Life, pool: Pool, now_s: float) -> None:
+        desk = self._desk
+        if desk.disciplines[pool.name].policy.drop_late and now_s > life.start_by_s:
+            self._refusing.expire(life, now_s)
+            return
+        desk.move(life, "granted")
+        pool.drain.granted(life.work.tokens, life.work.sequences, pool.queue.requests > 0, now_s)
+        decision = desk.decider.decision(life, "admit", "", pool, now_s)
+        desk.record(decision)
+        self._course.granted(life, decision, self._boot.send_before_s(), now_s)
+
+    def _not_now(self, life: Life, pool: Pool, answer: Answer, now_s: float) -> None:
+        """Refused for now, another flow's turn, or our lease has lapsed: back to its place in the queue."""
+        self._drop_run(life)
+        self._desk.move(life, "not_now")
+        pool.queue.add(life)
+        if answer.outcome == "fenced":
+            self._boot.fenced(now_s)
+        else:
+            tenant_is_full = any(short.scope.startswith("tenant:") for short in answer.shortfalls)
+            life.blocked_by = "tenant_capacity_exceeded" if tenant_is_full else "queue_timeout"
+            self._retry_s[pool.name] = now_s + (YIELD_S if answer.outcome == "yield" else RETRY_S)
+
+    def _drop_run(self, life: Life) -> None:
+        """Nothing of this attempt is charged: forget its execution."""
+        self._desk.runs.pop(life.execution.id, None)
+        self._desk.give_back(life)
+        life.ask = None
+
+    # after the grant
+
+    def _on_not_sent(self, event: events.NotSent, now_s: float) -> None:
+        """Nothing ran. A client that still waits gets another attempt while that can be on time, else an answer."""
+        life = self._course.not_sent(event, now_s)
+        if life is None:
+            return
+        pool = self._desk.pool_of(life)
+        if event.reason == "busy":
+            self._retry_s[pool.name] = now_s + RETRY_S
+        if now_s < life.start_by_s and not self._closed(pool, now_s):
+            self._again(life, pool, now_s)
+        else:
+            self._refusing.refuse(life, life.end_reason, now_s)
+
+    def _again(self, life: Life, pool: Pool, now_s: float) -> None:
+        """The same arrival at its old place, as a new attempt; the old one is only settled any more."""
+        heir = Life(life.request, life.number, life.estimate, life.work, life.forecast)
+        heir.verdicts, heir.start_by_s, heir.blocked_by = life.verdicts, life.start_by_s, life.end_reason
+        heir.subscribers, life.subscribers = life.subscribers, []
+        life.reported = True
+        for arrival in heir.subscribers:
+            self._desk.lives[arrival] = heir
+        pool.queue.add(heir)
+        self._desk.set_timer(heir, heir.start_by_s)
+        self._pump(pool, now_s)
+
+    def _ended(self, life: Life, now_s: float) -> None:
+        """The ledger has let go of it: now, and not before, its place is free."""
+        self._drop_run(life)
+        self._desk.set_timer(life, INFINITE_S)
+        for arrival in life.subscribers:
+            self._desk.lives.pop(arrival, None)
+        pool = self._desk.pool_of(life)
+        if life.evidence != "E0":  # a busy engine is not less busy for having refused
+            self._retry_s.pop(pool.name, None)
+        self._pump(pool, now_s)
+
+    # the engines
+
+    def _on_described(self, event: events.ReplicaDescribed, now_s: float) -> None:
+        self._pump_one(self._changes.described(event.capacity, now_s), now_s)
+
+    def _on_sampled(self, event: events.ReplicaSampled, now_s: float) -> None:
+        self._pump_one(self._changes.sampled(event.sample, now_s), now_s)
+
+    def _on_sample_failed(self, event: events.SampleFailed, now_s: float) -> None:
+        self._changes.sample_failed(event.replica, now_s)
+
+    # the ledger and time
+
+    def _on_standing_answered(self, answer: Answer, now_s: float) -> None:
+        boot = self._boot
+        if answer.verb == "heartbeat" and boot.answered_beat(answer, now_s):
+            self._pump_all(now_s)
+        elif answer.verb == "held":
+            boot.answered_held(answer, now_s)
+        elif answer.verb == "adopt":
+            boot.answered_adopt(answer, now_s)
+        elif answer.verb == "take_reader":
+            boot.answered_reader(boot.find_replica(answer.replica), answer, now_s)
+        elif answer.verb == "put_incarnation":
+            boot.answered_incarnation(answer)
+        for name, subject in answer.alarms:
+            self._desk.alarm(name, subject, f"reported by the ledger on {answer.verb}")
+        if answer.verb in ENDS_OTHERS:
+            for record in answer.records:
+                self._ended_by_ledger(record, now_s)
+
+    def _ended_by_ledger(self, record: Reservation, now_s: float) -> None:
+        """Counting, a new incarnation or an operator has ended an execution: ours, or an orphan watched here."""
+        self._boot.released(record)
+        life = self._course.ended_by_ledger(record, now_s)
+        if life is not None:
+            self._ended(life, now_s)
+
+    def _on_ledger_lost(self, event: events.LedgerLost, now_s: float) -> None:
+        self._boot.store_lost()
+
+    def _on_store_changed(self, event: events.StoreChanged, now_s: float) -> None:
+        self._boot.store_lost()
+        self._boot.fenced(now_s)
+
+    def _on_freed(self, event: events.Freed, now_s: float) -> None:
+        self._retry_s.pop(event.pool, None)
+        if event.pool in self._desk.pools:
+            self._pump(self._desk.pools[event.pool], now_s)
+
+    def _on_asked_away(self, event: events.AskedAway, now_s: float) -> None:
+        self._course.asked_away(event.execution, now_s)
+
+    def _on_tick(self, event: events.Tick, now_s: float) -> None:
+        desk = self._desk
+        desk.woken()
+        self._boot.tick(now_s)
+        desk.ask_late(now_s)
+        for life in desk.due(now_s):
+            if life.state in (QUEUED, ASKED):
+                self._refusing.expire(life, now_s)
+            elif life.state != UNASKED:
+                self._course.due(life, now_s)
+        for name in [name for name, at_s in self._retry_s.items() if at_s <= now_s]:
+            del self._retry_s[name]
+        self._changes.end_drain(now_s)
+        self._pump_all(now_s)
+
+    def _pump_one(self, pool: Pool | None, now_s: float) -> None:
+        if pool is not None:
+            self._pump(pool, now_s)
+
+    def _pump_all(self, now_s: float) -> None:
+        for pool in self._desk.pools.values():
+            if pool.queue.requests:
+                self._pump(pool, now_s)
+
+    # drain and reload
+
+    def _on_drain(self, event: events.Drain, now_s: float) -> None:
+        self._changes.drain(event.until_s, now_s)
+
+    def _on_policy_changed(self, event: events.PolicyChanged, now_s: float) -> None:
+        self._changes.reload(event.policy, now_s)
+        self._pump_all(now_s)
+
+    def drained(self) -> bool:
+        """Nothing runs or waits here any more but what has to be proved stopped."""
+        return all(life.state in (LEAVING, UNASKED) for life in self._desk.runs.values()) and not self._desk.lives
+
+    def depart(self) -> list[Effect]:
+        """The last turn: release the boot, so that what is left can be adopted at once."""
+        self._boot.depart()
+        return self._desk.leave(INFINITE_S)
+
+    # looking in
+
+    def snapshot(self, now_s: float) -> dict[str, Any]:
+        """What there is, for people and metrics."""
+        return snapshot(self._desk, self._boot, now_s)
+
+    def check(self) -> list[str]:
+        """Recompute every counter from its parts; a sentence for each that differs."""
+        return audit(self._desk)
+
+
+ENDS_OTHERS = frozenset({"heartbeat", "put_sample", "put_incarnation", "withdraw"})

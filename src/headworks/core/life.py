@@ -1,0 +1,142 @@
+"""The local life of a request: the table of design section 4 as data, and the few lines that apply it.
+
+A move that is not in the table changes nothing; the gate reports it. Whoever wants to know what can happen to a request
+reads `MOVES`, and the drawing in the docs is made from it.
+"""
+
+from __future__ import annotations
+
+from headworks.core.commands import Command
+from headworks.core.types import Charge, Decision, Estimate, Execution, Forecast, Request, Usage, Verdict, Work
+
+QUEUED, ASKED, UNASKED, SENT, RUNNING, LEAVING, SETTLING, ENDED = (
+    "queued",
+    "asked",
+    "unasked",
+    "sent",
+    "running",
+    "leaving",
+    "settling",
+    "ended",
+)
+
+CHARGED_HERE = frozenset({ASKED, UNASKED, SENT, RUNNING, LEAVING, SETTLING})
+"""States whose work counts as taken at this gateway, granted or not: what was asked for may have been granted."""
+
+MOVES: dict[tuple[str, str], str] = {
+    # state, what happened → state
+    (QUEUED, "picked"): ASKED,
+    (QUEUED, "gone"): ENDED,
+    (QUEUED, "refused_for_good"): ENDED,
+    (QUEUED, "attached"): ENDED,
+    (ASKED, "granted"): SENT,
+    (ASKED, "not_now"): QUEUED,
+    (ASKED, "refused_for_good"): ENDED,
+    (ASKED, "gone"): UNASKED,
+    (ASKED, "too_late"): UNASKED,
+    (UNASKED, "stop_answered"): ENDED,
+    (SENT, "gone"): LEAVING,
+    (SENT, "not_sent"): SETTLING,
+    (SENT, "first_byte"): RUNNING,
+    (SENT, "ended"): SETTLING,
+    (SENT, "lost"): LEAVING,
+    (SENT, "silent"): LEAVING,
+    (SENT, "time_over"): LEAVING,
+    (SENT, "away"): LEAVING,
+    (SENT, "proved"): SETTLING,
+    (RUNNING, "gone"): LEAVING,
+    (RUNNING, "ended"): SETTLING,
+    (RUNNING, "lost"): LEAVING,
+    (RUNNING, "silent"): LEAVING,
+    (RUNNING, "time_over"): LEAVING,
+    (RUNNING, "away"): LEAVING,
+    (RUNNING, "proved"): SETTLING,
+    (LEAVING, "not_sent"): SETTLING,
+    (LEAVING, "ended"): SETTLING,
+    (LEAVING, "proved"): SETTLING,
+    (LEAVING, "lost"): LEAVING,
+    (SETTLING, "stop_refused"): LEAVING,
+    (SETTLING, "stop_answered"): ENDED,
+}
+
+
+class Life:
+    """One arrival on its way through this gateway, or one attempt of it that must still be settled."""
+
+    __slots__ = (
+        "admitted_s",
+        "ask",
+        "blocked_by",
+        "charges",
+        "decision",
+        "end_reason",
+        "estimate",
+        "evidence",
+        "execution",
+        "failed",
+        "finish_by_s",
+        "first_byte_s",
+        "forecast",
+        "leaving_s",
+        "number",
+        "output_tokens",
+        "reported",
+        "request",
+        "sent_s",
+        "start_by_s",
+        "state",
+        "subscribers",
+        "timer_s",
+        "unread_until_s",
+        "usage",
+        "verdicts",
+        "work",
+    )
+
+    def __init__(self, request: Request, number: int, estimate: Estimate, work: Work, forecast: Forecast) -> None:
+        self.request = request
+        self.number = number
+        """Arrival order at this gateway."""
+        self.estimate = estimate
+        self.work = work
+        self.forecast = forecast
+        self.verdicts: tuple[Verdict, ...] = ()
+        self.decision: Decision | None = None
+        self.subscribers: list[str] = [request.id]
+        """Arrivals that wait for this answer. Only the last to leave is a client gone."""
+        self.state = QUEUED
+        self.execution = Execution("", "")
+        self.charges: tuple[Charge, ...] = ()
+        self.ask: Command | None = None
+        """The command whose answer is awaited; asked again, the same, until it comes."""
+        self.blocked_by = ""
+        """The reason code that kept it waiting last: after waiting, the answer names what was binding (A2)."""
+        self.start_by_s = request.start_by_s
+        self.finish_by_s = request.finish_by_s
+        self.timer_s = 0.0
+        self.admitted_s: float | None = None
+        self.sent_s: float | None = None
+        self.first_byte_s: float | None = None
+        self.leaving_s: float | None = None
+        self.output_tokens = 0
+        self.unread_until_s = float("-inf")
+        """Until then its answer was not being read (a slow client): infinity while it is paused."""
+        self.usage: Usage | None = None
+        self.evidence = ""
+        self.end_reason = ""
+        """Why it ended other than well: a code of `core/reasons.py`, or empty."""
+        self.failed = False
+        self.reported = False
+
+    @property
+    def wanted(self) -> bool:
+        """Somebody still waits for the answer."""
+        return bool(self.subscribers)
+
+    def move(self, what: str) -> bool:
+        """Apply one row of `MOVES`. False when there is no such row: nothing has changed."""
+        state = MOVES.get((self.state, what))
+        if state is None:
+            return False
+        self.state = state
+        return True

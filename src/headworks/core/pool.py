@@ -1,0 +1,230 @@
+"""What is known of each engine of a pool, what this gateway has taken there, and where a request fits."""
+
+from __future__ import annotations
+
+from headworks.core.evidence import ClockProof
+from headworks.core.limit import RunningLimit
+from headworks.core.policy import PoolPolicy
+from headworks.core.predict import DrainRate, PrefillTime
+from headworks.core.queue import PoolQueue
+from headworks.core.slots import ReturnSlots
+from headworks.core.types import Capacity, ReplicaSample, Work
+
+DOWN_S = 1.0
+"""A replica that refused a connection is left alone this long, or until a sample of it arrives."""
+
+
+class Replica:
+    """One engine: what it said, when, and what we have on it."""
+
+    __slots__ = (
+        "capacity",
+        "closing",
+        "down_until_s",
+        "incarnation_number",
+        "incarnation_told",
+        "limit",
+        "name",
+        "opening",
+        "policy",
+        "prefill",
+        "progress_s",
+        "reader_s",
+        "reader_sequence",
+        "requests",
+        "sample",
+        "sent_tokens",
+        "tokens",
+        "unproved",
+        "unstamped",
+    )
+
+    def __init__(self, name: str, policy: PoolPolicy) -> None:
+        self.name = name
+        self.policy = policy
+        self.capacity: Capacity | None = None
+        self.sample: ReplicaSample | None = None
+        self.progress_s = 0.0
+        """When its iteration clock was last seen to advance, or it was seen empty."""
+        self.down_until_s = 0.0
+        self.tokens = 0
+        self.requests = 0
+        self.opening = 0
+        """Executions sent there that have not shown a first byte yet."""
+        self.sent_tokens = 0
+        """KV tokens of prompts sent since the last sample began: the gauge cannot show them yet."""
+        self.limit = RunningLimit(policy.active_requests_max)
+        self.prefill = PrefillTime()
+        self.closing: dict[str, ClockProof] = {}
+        """Executions whose server side has closed, waiting for the clock proof."""
+        self.unproved: dict[str, float] = {}
+        """Executions that must be proved stopped by counting or by a new incarnation, and since when."""
+        self.unstamped: dict[str, float] = {}
+        """Executions whose first byte was seen at that time: the next sample begun after it names their incarnation."""
+        self.incarnation_told = ""
+        """The incarnation the ledger was last told."""
+        self.incarnation_number = 0
+        """The number the ledger gave the newest incarnation."""
+        self.reader_sequence = 0
+        """The ledger sequence (Q) our seat as reader was given at; a sample begun after `reader_s` may be put with it."""
+        self.reader_s = float("-inf")
+
+    def change_policy(self, policy: PoolPolicy) -> None:
+        self.policy = policy
+        self.limit.fix(policy.active_requests_max)
+
+    def refused_connection(self, now_s: float) -> None:
+        """Nobody listens there: leave it alone for a moment."""
+        self.down_until_s = now_s + DOWN_S
+
+    def sampled(self, sample: ReplicaSample, now_s: float) -> None:
+        """Take a sample in. Progress: the clock moved, or there was nothing to do."""
+        before = self.sample
+        moved = before is None or before.incarnation != sample.incarnation or before.iterations != sample.iterations
+        if moved or not sample.running or sample.iterations is None:
+            self.progress_s = now_s
+        self.sample = sample
+        self.sent_tokens = 0
+        self.down_until_s = 0.0
+        if sample.running is not None and sample.waiting is not None:
+            self.limit.sampled(sample.running, sample.waiting, now_s)
+
+    def kv_used_ratio(self, now_s: float) -> float | None:
+        """The gauge plus what was sent since, while the sample is worth anything; None means ledger-only (B3)."""
+        sample = self.sample
+        if sample is None or sample.kv_used_ratio is None or now_s - sample.ended_s > self.policy.forget_s:
+            return None
+        kv_tokens = self.capacity.kv_tokens if self.capacity else None
+        return sample.kv_used_ratio + (self.sent_tokens / kv_tokens if kv_tokens else 0.0)
+
+    def waiting(self, now_s: float) -> int:
+        """Requests waiting inside the engine, as far as a sample fresh enough shows."""
+        sample = self.sample
+        if sample is None or sample.waiting is None or now_s - sample.ended_s > self.policy.stale_s:
+            return 0
+        return sample.waiting
+
+    def state(self, now_s: float) -> str:
+        """`ready`, `lost` (unknown or refusing connections) or `stalled` (work inside and a frozen clock)."""
+        if self.capacity is None or now_s < self.down_until_s:
+            return "lost"
+        sample = self.sample
+        if sample is not None and sample.running and now_s - self.progress_s > self.policy.stalled_s:
+            return "stalled"
+        return "ready"
+
+    def tokens_limit(self) -> int | None:
+        if self.capacity is None or self.capacity.kv_tokens is None:
+            return None
+        return int(self.capacity.kv_tokens * self.policy.over_commit)
+
+    def fits(self, work: Work) -> bool:
+        """By what this gateway has taken there; the ledger knows about the others and has the last word."""
+        limit = self.limit.value
+        if limit is not None and self.requests + work.sequences > limit and self.requests:
+            return False
+        tokens_limit = self.tokens_limit()
+        return tokens_limit is None or self.tokens + work.kv_tokens <= tokens_limit
+
+
+class Pool:
+    """One pool: its replicas, its queue and what has been measured of it."""
+
+    __slots__ = ("drain", "name", "policy", "queue", "replicas", "requests", "slots", "tokens")
+
+    def __init__(self, policy: PoolPolicy) -> None:
+        self.name = policy.name
+        self.policy = policy
+        self.replicas = {replica.name: Replica(replica.name, policy) for replica in policy.replicas}
+        self.queue = PoolQueue()
+        self.drain = DrainRate()
+        self.slots = ReturnSlots()
+        self.tokens = 0
+        self.requests = 0
+
+    def change_policy(self, policy: PoolPolicy) -> None:
+        """Another policy for the same engines: replicas that stay keep what is known and taken."""
+        self.policy = policy
+        names = {replica.name for replica in policy.replicas}
+        for name in [replica.name for replica in policy.replicas if replica.name not in self.replicas]:
+            self.replicas[name] = Replica(name, policy)
+        for name, replica in list(self.replicas.items()):
+            replica.change_policy(policy)
+            if name not in names and not replica.requests:
+                del self.replicas[name]
+
+    def tokens_limit(self) -> int | None:
+        """The stated limit, or the sum of what the engines hold; None while nobody knows."""
+        if self.policy.active_tokens_max is not None:
+            return self.policy.active_tokens_max
+        limits = [replica.tokens_limit() for replica in self.replicas.values()]
+        known = [limit for limit in limits if limit is not None]
+        return sum(known) if known else None
+
+    def requests_limit(self) -> int | None:
+        limits = [replica.limit.value for replica in self.replicas.values()]
+        known = [limit for limit in limits if limit is not None]
+        return sum(known) if len(known) == len(limits) else None
+
+    def largest_tokens(self) -> int | None:
+        """What no single request can pass: one replica's memory, and the pool's own limit."""
+        limits = [replica.tokens_limit() for replica in self.replicas.values()]
+        known = [limit for limit in limits if limit is not None]
+        stated = self.policy.active_tokens_max
+        if not known or len(known) < len(limits):
+            return stated
+        return max(known) if stated is None else min(stated, max(known))
+
+    def kv_used_ratio(self, now_s: float) -> float | None:
+        """Of the emptiest replica that can say: work goes there."""
+        ratios = [replica.kv_used_ratio(now_s) for replica in self.replicas.values()]
+        known = [ratio for ratio in ratios if ratio is not None]
+        return min(known) if known else None
+
+    def place(self, work: Work, now_s: float) -> tuple[Replica | None, str]:
+        """The replica with the least of our work where this fits, or None and the reason code that is in the way."""
+        best: Replica | None = None
+        blocked_by = "no_replica"
+        for replica in self.replicas.values():
+            if replica.state(now_s) != "ready":
+                continue
+            kv_used = replica.kv_used_ratio(now_s)
+            if kv_used is not None and kv_used > self.policy.kv_ratio_max:
+                blocked_by = "kv_saturation"
+            elif not replica.fits(work):
+                blocked_by = "queue_timeout"
+            elif best is None or (replica.requests, replica.tokens) < (best.requests, best.tokens):
+                best = replica
+        if best is not None and not self._room(work):
+            return None, "queue_timeout"
+        return best, blocked_by
+
+    def least_used(self, now_s: float) -> Replica | None:
+        """Where something goes that is not to be held back (observe mode)."""
+        ready = [replica for replica in self.replicas.values() if replica.state(now_s) == "ready"]
+        return min(ready, key=lambda replica: replica.requests, default=None)
+
+    def _room(self, work: Work) -> bool:
+        limit = self.policy.active_tokens_max
+        return limit is None or self.tokens + work.kv_tokens <= limit
+
+    def capacity_for(self) -> Capacity | None:
+        """The capacity estimates are made with: the first replica that described itself."""
+        for replica in self.replicas.values():
+            if replica.capacity is not None:
+                return replica.capacity
+        return None
+
+    def take(self, replica: Replica, work: Work) -> None:
+        """Count work as taken here: from the moment it is asked for."""
+        self.tokens += work.kv_tokens
+        self.requests += work.sequences
+        replica.tokens += work.kv_tokens
+        replica.requests += work.sequences
+
+    def give_back(self, replica: Replica, work: Work) -> None:
+        """Count it as no longer taken: after the ledger has said so."""
+        self.tokens -= work.kv_tokens
+        self.requests -= work.sequences
+        replica.tokens -= work.kv_tokens
+        replica.requests -= work.sequences

@@ -1,0 +1,108 @@
+"""How long will it take? Waits from the measured drain rate, first tokens from the engine's own recent behaviour.
+
+    W_est = work waiting ahead ÷ drain rate            (B2; ahead is the whole fleet's)
+    TTFT  = W_est + t_prefill
+
+The drain rate is tokens granted per second, counted only over gaps between two grants in which work was waiting all
+the time: an idle pool says nothing about how fast it could be. It is unknown until `GAPS_MIN` such gaps were seen, and
+unknown is reported as None, never as zero.
+
+t_prefill is the time from sending to the first byte: a line in prompt tokens, fitted with forgetting, plus the
+`UPPER_RATIO` quantile of what recent requests took beyond it. It thus contains the engine's own scheduling delay at
+today's load, which is what a deadline has to leave room for.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from headworks.core.stats import FittedLine, Window
+
+GAPS_MIN = 4
+GAPS_MAX = 64
+WINDOW_S = 20.0
+"""Gaps older than this many seconds of backlog no longer count."""
+UPPER_RATIO = 0.95
+OBSERVATIONS_MIN = 5
+
+
+class DrainRate:
+    """Tokens and requests per second that leave the queue of one pool while something waits."""
+
+    __slots__ = ("_gap_s", "_gaps", "_last_s", "_requests", "_tokens", "_waited")
+
+    def __init__(self) -> None:
+        self._gaps: deque[tuple[float, int, int]] = deque()
+        self._gap_s = 0.0
+        self._tokens = 0
+        self._requests = 0
+        self._last_s: float | None = None
+        self._waited = False
+
+    def granted(self, tokens: int, requests: int, backlogged: bool, now_s: float) -> None:
+        """A grant happened; `backlogged`: something still waits after it."""
+        if self._waited and self._last_s is not None:
+            self._add(max(0.0, now_s - self._last_s), tokens, requests)
+        self._last_s = now_s
+        self._waited = backlogged
+
+    def emptied(self) -> None:
+        """Nothing waits any more, other than by a grant: the running gap says nothing."""
+        self._waited = False
+
+    def _add(self, gap_s: float, tokens: int, requests: int) -> None:
+        self._gaps.append((gap_s, tokens, requests))
+        self._gap_s += gap_s
+        self._tokens += tokens
+        self._requests += requests
+        while len(self._gaps) > GAPS_MAX or (self._gap_s > WINDOW_S and len(self._gaps) > GAPS_MIN):
+            gone_s, gone_tokens, gone_requests = self._gaps.popleft()
+            self._gap_s -= gone_s
+            self._tokens -= gone_tokens
+            self._requests -= gone_requests
+
+    def tokens_per_s(self) -> float | None:
+        """None until it has been measured."""
+        if len(self._gaps) < GAPS_MIN or self._gap_s <= 0.0:
+            return None
+        return self._tokens / self._gap_s
+
+    def requests_per_s(self) -> float | None:
+        """The service rate μ̂ in requests, measured the same way."""
+        if len(self._gaps) < GAPS_MIN or self._gap_s <= 0.0:
+            return None
+        return self._requests / self._gap_s
+
+
+class PrefillTime:
+    """Seconds from sending a request to its first byte, by prompt length.
+
+    An engine that has nothing of ours is judged by what was seen of it alone: what was measured under load says nothing
+    about it, and would keep an idle engine idle for ever.
+    """
+
+    __slots__ = ("_alone", "_count", "_line", "_over")
+
+    def __init__(self) -> None:
+        self._line = FittedLine(keep_ratio=0.97)
+        self._alone = FittedLine(keep_ratio=0.97)
+        self._over = Window(64)
+        self._count = 0
+
+    def observe(self, prompt_tokens: int, took_s: float, alone: bool) -> None:
+        """`alone`: nothing else of ours was in the engine when this was sent."""
+        if alone:
+            self._alone.add(prompt_tokens, took_s)
+        if self._count >= OBSERVATIONS_MIN:
+            self._over.add(took_s - self._line.at(prompt_tokens))
+        self._line.add(prompt_tokens, took_s)
+        self._count += 1
+
+    def upper_s(self, prompt_tokens: int, alone: bool) -> float:
+        """What `UPPER_RATIO` of such requests stayed under; 0.0 before anything was seen (a cold engine is tried)."""
+        if alone:
+            return self._alone.at(prompt_tokens)
+        if self._count < OBSERVATIONS_MIN:
+            return 0.0
+        over_s = self._over.quantile(UPPER_RATIO) if len(self._over) else 0.0
+        return max(0.0, self._line.at(prompt_tokens) + max(0.0, over_s))

@@ -1,0 +1,93 @@
+"""Turning arrivals away: the answer, the record, and the way out of the queue or of an ask.
+
+Every refusal of the gate goes through here, so that each arrival gets one answer and one outcome, and none without the
+verdicts that decided.
+"""
+
+from __future__ import annotations
+
+from headworks.core.commands import Shortfall, Stop
+from headworks.core.course import Course
+from headworks.core.decide import NEVER
+from headworks.core.desk import Desk
+from headworks.core.effects import Reply
+from headworks.core.life import QUEUED, Life
+from headworks.core.policy import INFINITE_S
+from headworks.core.pool import Pool
+from headworks.core.types import Verdict
+
+EXPIRES_AS = frozenset({"tenant_capacity_exceeded", "kv_saturation", "queue_timeout"})
+"""What kept it waiting can be the answer; anything else that did is reported as time that ran out."""
+
+
+class Refusing:
+    """At the gate's desk: who does not run."""
+
+    def __init__(self, desk: Desk, course: Course) -> None:
+        self._desk = desk
+        self._course = course
+
+    def turn_away(self, life: Life, reason: str, now_s: float, outcome: str = "refused") -> None:
+        """Refuse something of which nothing is charged."""
+        self._desk.move(life, "refused_for_good")
+        self.refuse(life, reason, now_s, outcome)
+
+    def never(self, life: Life, shortfalls: tuple[Shortfall, ...], now_s: float) -> None:
+        """The ledger says that it asks for more than a whole limit: no waiting cures that (K08)."""
+        for short in shortfalls:
+            check = "tenant" if short.scope.startswith("tenant:") else "memory"
+            verdict = Verdict(check, short.scope, short.value, short.limit, short.unit, False, NEVER)
+            life.verdicts = (*life.verdicts, verdict)
+        self.turn_away(life, NEVER, now_s)
+
+    def refuse(self, life: Life, reason: str, now_s: float, outcome: str = "refused") -> None:
+        """The answer to everybody who waits for it, and the record. What may be charged is settled elsewhere."""
+        desk = self._desk
+        life.end_reason = reason
+        decision = desk.decider.decision(life, "refuse", reason, desk.pool_of(life), now_s)
+        desk.record(decision)
+        self._course.report(life, now_s, outcome)
+        for arrival in life.subscribers:
+            desk.lives.pop(arrival, None)
+            desk.effect(Reply(arrival, decision))
+        life.subscribers = []
+
+    def make_room(self, life: Life, pool: Pool, now_s: float) -> None:
+        """A full queue lets its oldest go for the newcomer: the newest still have their time."""
+        service_class = self._desk.policy.classes[life.request.service_class]
+        bound = service_class.queue_requests_max
+        if pool.policy.discipline.queue_max is not None:
+            bound = min(bound, pool.policy.discipline.queue_max)
+        if pool.queue.class_requests(service_class.name) >= bound:
+            oldest = min(pool.queue.lives(), key=lambda waiting: waiting.number)
+            self.unqueue(oldest, pool)
+            self.turn_away(oldest, "queue_full", now_s)
+
+    def unqueue(self, life: Life, pool: Pool) -> None:
+        pool.queue.remove(life)
+        if not pool.queue.requests:
+            pool.drain.emptied()
+
+    def unask(self, life: Life, what: str, end: str, now_s: float) -> None:
+        """Take back what was asked for: nothing was sent and nothing will be, whatever the ledger has answered."""
+        self._desk.move(life, what)
+        self._desk.set_timer(life, INFINITE_S)
+        self._desk.ask(life, Stop(life.execution.id, self._desk.owner, "E0", end, None), now_s)
+
+    def expire(self, life: Life, now_s: float) -> None:
+        """It can no longer start in time. The client learns which limit kept it waiting (A2, B6)."""
+        pool = self._desk.pool_of(life)
+        life.verdicts = self._desk.decider.judge(life, pool, self._desk.tenant_of(life), now_s)
+        reason = life.blocked_by if life.blocked_by in EXPIRES_AS else "queue_timeout"
+        limit_s = max(0.0, life.start_by_s - life.request.arrived_s)
+        waited_s = now_s - life.request.arrived_s
+        life.verdicts = (
+            *life.verdicts,
+            Verdict("time", f"pool:{pool.name}", waited_s, limit_s, "s waited", False, "queue_timeout"),
+        )
+        if life.state == QUEUED:
+            self.unqueue(life, pool)
+            self.turn_away(life, reason, now_s, outcome="expired")
+        else:
+            self.unask(life, "too_late", "failed", now_s)
+            self.refuse(life, reason, now_s, outcome="expired")

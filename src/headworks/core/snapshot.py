@@ -1,0 +1,100 @@
+"""Looking at the gate from outside: what there is, and whether its counters still equal the sum of their parts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from headworks.core.life import CHARGED_HERE, QUEUED
+from headworks.core.pool import Pool, Replica
+
+if TYPE_CHECKING:
+    from headworks.core.boot import Boot
+    from headworks.core.desk import Desk
+
+
+def snapshot(desk: Desk, boot: Boot, now_s: float) -> dict[str, Any]:
+    """Everything a person or a gauge may want to know, as plain values."""
+    return {
+        "gateway": desk.owner.gateway,
+        "boot": desk.owner.boot,
+        "policy_version": desk.policy.version,
+        "mode": "observe" if desk.policy.observe else "enforce",
+        "ledger_available": not boot.lost,
+        "open": boot.open(now_s),
+        "orphans_watched": len(boot.wards),
+        "pools": {name: _pool(desk, pool, now_s) for name, pool in desk.pools.items()},
+        "tenants": {
+            name: {"tokens": use.tokens, "requests": use.requests, "tokens_max": use.policy.active_tokens_max}
+            for name, use in desk.tenants.items()
+        },
+    }
+
+
+def _pool(desk: Desk, pool: Pool, now_s: float) -> dict[str, Any]:
+    states = Counter(life.state for life in desk.runs.values() if life.request.pool == pool.name)
+    return {
+        "queue": {
+            f"{service_class}/{tenant}": {"requests": len(line), "tokens": line.tokens}
+            for (service_class, tenant), line in pool.queue.lines.items()
+        },
+        "queued_requests": pool.queue.requests,
+        "queued_tokens": pool.queue.tokens,
+        "tokens": pool.tokens,
+        "tokens_limit": pool.tokens_limit(),
+        "requests": pool.requests,
+        "requests_limit": pool.requests_limit(),
+        "drain_tokens_per_s": pool.drain.tokens_per_s(),
+        "service_rate_per_s": pool.drain.requests_per_s(),
+        "return_slots": len(pool.slots),
+        "return_slots_tokens": pool.slots.tokens,
+        "states": dict(sorted(states.items())),
+        "replicas": {name: _replica(replica, now_s) for name, replica in pool.replicas.items()},
+    }
+
+
+def _replica(replica: Replica, now_s: float) -> dict[str, Any]:
+    sample = replica.sample
+    return {
+        "state": replica.state(now_s),
+        "tokens": replica.tokens,
+        "requests": replica.requests,
+        "limit_running": replica.limit.value,
+        "unproved": len(replica.unproved) + len(replica.closing),
+        "running": sample.running if sample else None,
+        "waiting": sample.waiting if sample else None,
+        "kv_used_ratio": sample.kv_used_ratio if sample else None,
+        "compute_used_ratio": sample.compute_used_ratio if sample else None,
+        "preemptions_total": sample.preemptions_total if sample else None,
+        "sample_age_s": now_s - sample.ended_s if sample else None,
+        "incarnation": sample.incarnation if sample else "",
+    }
+
+
+def audit(desk: Desk) -> list[str]:
+    """A sentence for each counter that differs from what its parts add up to; empty when all is well."""
+    found: list[str] = []
+    for name, pool in desk.pools.items():
+        waiting = pool.queue.lives()
+        _same(found, f"pool {name} queued requests", pool.queue.requests, len(waiting))
+        _same(found, f"pool {name} queued tokens", pool.queue.tokens, sum(life.work.tokens for life in waiting))
+        found.extend(f"{life.request.id} waits in {name} while {life.state}" for life in waiting if life.state != QUEUED)
+        taken = [life for life in desk.runs.values() if life.request.pool == name]
+        _same(found, f"pool {name} tokens", pool.tokens, sum(life.work.kv_tokens for life in taken))
+        _same(found, f"pool {name} requests", pool.requests, sum(life.work.sequences for life in taken))
+        for replica in pool.replicas.values():
+            there = [life for life in taken if life.execution.replica == replica.name]
+            _same(found, f"replica {replica.name} tokens", replica.tokens, sum(life.work.kv_tokens for life in there))
+            opening = sum(life.state == "sent" for life in there)
+            _same(found, f"replica {replica.name} opening", replica.opening, opening)
+    for tenant, use in desk.tenants.items():
+        mine = [life for life in desk.runs.values() if life.request.key.tenant == tenant]
+        _same(found, f"tenant {tenant} tokens", use.tokens, sum(life.work.tokens for life in mine))
+        _same(found, f"tenant {tenant} requests", use.requests, sum(life.work.sequences for life in mine))
+    found.extend(f"{name} is {life.state}" for name, life in desk.runs.items() if life.state not in CHARGED_HERE)
+    return found
+
+
+def _same(found: list[str], what: str, counter: int, parts: int) -> None:
+    if counter != parts:
+        found.append(f"{what}: counter {counter}, parts {parts}")

@@ -1,0 +1,67 @@
+"""Small measuring instruments: a bounded window with exact quantiles, and a line fitted with forgetting."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections import deque
+
+
+class Window:
+    """The last `size` values, with exact quantiles in constant time (an insertion costs one bisection)."""
+
+    __slots__ = ("_newest", "_sorted", "size")
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self._newest: deque[float] = deque()
+        self._sorted: list[float] = []
+
+    def add(self, value: float) -> None:
+        if len(self._newest) == self.size:
+            oldest = self._newest.popleft()
+            del self._sorted[bisect_left(self._sorted, oldest)]
+        self._newest.append(value)
+        insort(self._sorted, value)
+
+    def __len__(self) -> int:
+        return len(self._newest)
+
+    def quantile(self, ratio: float) -> float:
+        """The smallest value that at least `ratio` of the window does not exceed. The window must not be empty."""
+        count = len(self._sorted)
+        rank = -int(-ratio * count // 1)
+        return self._sorted[min(count - 1, max(0, rank - 1))]
+
+
+class FittedLine:
+    """y = intercept + slope · x by least squares, each older observation weighing `keep_ratio` of the next.
+
+    Both terms are kept at zero or above: more work never takes less time. With x all alike the line is flat.
+    """
+
+    __slots__ = ("_keep_ratio", "_sum", "_sum_x", "_sum_xx", "_sum_xy", "_sum_y")
+
+    def __init__(self, keep_ratio: float) -> None:
+        self._keep_ratio = keep_ratio
+        self._sum = self._sum_x = self._sum_y = self._sum_xx = self._sum_xy = 0.0
+
+    def add(self, x: float, y: float) -> None:
+        keep = self._keep_ratio
+        self._sum = self._sum * keep + 1.0
+        self._sum_x = self._sum_x * keep + x
+        self._sum_y = self._sum_y * keep + y
+        self._sum_xx = self._sum_xx * keep + x * x
+        self._sum_xy = self._sum_xy * keep + x * y
+
+    def at(self, x: float) -> float:
+        """The fitted y, or 0.0 before anything was observed."""
+        if not self._sum:
+            return 0.0
+        mean_x, mean_y = self._sum_x / self._sum, self._sum_y / self._sum
+        spread = self._sum_xx - self._sum_x * mean_x
+        slope = (self._sum_xy - self._sum_x * mean_y) / spread if spread > 1e-9 * self._sum_xx else 0.0
+        slope = max(0.0, slope)
+        intercept = mean_y - slope * mean_x
+        if intercept < 0.0:  # through the origin instead
+            return x * (self._sum_xy / self._sum_xx)
+        return intercept + slope * x

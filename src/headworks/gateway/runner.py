@@ -1,0 +1,241 @@
+"""The only caller of the gate: turns what happens into events, and the gate's effects into I/O.
+
+There is one queue of events and one loop over it. Performing an effect may cause the next event at once (a ledger in
+memory answers before `apply` returns, an engine may refuse before `run` does): that event is queued, never handled from
+within. With room in the pool a request is thus admitted, charged and sent in the loop turn in which it arrived.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any, Protocol
+
+from headworks.core import effects, events
+from headworks.core.commands import Answer
+from headworks.core.gate import Gate
+from headworks.core.seams import LedgerStore
+from headworks.core.types import Decision, Execution, Request
+from headworks.engines.base import Engine
+from headworks.gateway.samples import Sampler
+
+log = logging.getLogger("headworks.gateway")
+
+CLOSE_S = 2.0
+"""How long after a drain's limit the proofs and last answers are waited for."""
+DRAIN_LOOK_S = 0.02
+
+
+class Call(Protocol):
+    """What a request needs done for it: `gateway/proxy.py` has the real one."""
+
+    request: Request
+
+    def send(self, engine: Engine, run: effects.Run) -> Attempt:
+        """Send it now, on this engine, under this execution."""
+        ...
+
+    def refuse(self, decision: Decision) -> None:
+        """Answer the client that it does not run."""
+        ...
+
+
+class Attempt(Protocol):
+    """One execution on its way: `gateway/relay.py` has the real one."""
+
+    def abort(self, reason: str) -> None:
+        """Stop it upstream; what its client is told, if it is still there, is `reason`."""
+        ...
+
+
+class Recorder(Protocol):
+    """Who writes down decisions, outcomes and alarms."""
+
+    def record(self, record: Decision | effects.Outcome) -> None: ...
+
+    def alarm(self, alarm: effects.Alarm) -> None: ...
+
+
+class Ticket:
+    """A request's stay: entering it hands the request to the gate, leaving it early means its client has left."""
+
+    __slots__ = ("_call", "_ended", "_runner")
+
+    def __init__(self, runner: Runner, call: Call) -> None:
+        self._runner = runner
+        self._call = call
+        self._ended: asyncio.Future[None] | None = None
+
+    async def __aenter__(self) -> Ticket:
+        self._runner.arrive(self)
+        return self
+
+    @property
+    def call(self) -> Call:
+        return self._call
+
+    async def ended(self) -> None:
+        """Return when the client has had its whole answer, or has left."""
+        if self._runner.is_here(self):
+            self._ended = asyncio.get_running_loop().create_future()
+            await self._ended
+
+    def end(self) -> None:
+        """Called once the answer is complete, whatever it was."""
+        self._runner.forget(self)
+        if self._ended is not None and not self._ended.done():
+            self._ended.set_result(None)
+
+    def leave(self) -> None:
+        """The client has gone."""
+        if self._runner.is_here(self):
+            self.end()
+            self._runner.feed(events.ClientGone(self._call.request.id))
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.leave()
+
+
+class Runner:
+    """Feeds the gate and does what it says."""
+
+    def __init__(
+        self,
+        gate: Gate,
+        store: LedgerStore,
+        engines: Mapping[str, Engine],
+        recorder: Recorder,
+        clock_s: Callable[[], float],
+    ) -> None:
+        self.gate = gate
+        self._store = store
+        self._engines = engines
+        self._recorder = recorder
+        self._clock_s = clock_s
+        self._events: deque[events.Event] = deque()
+        self._handling = False
+        self._tickets: dict[str, Ticket] = {}
+        self._attempts: dict[str, Attempt] = {}
+        self._samplers = {name: Sampler(engine, self.feed, clock_s) for name, engine in engines.items()}
+        self._timer: asyncio.TimerHandle | None = None
+        self._perform: dict[type[Any], Callable[[Any], None]] = {
+            effects.Ask: self._ask,
+            effects.Run: self._run,
+            effects.Abort: self._abort,
+            effects.Reply: self._reply,
+            effects.Record: self._record,
+            effects.Observe: self._observe,
+            effects.Alarm: self._alarm,
+            effects.WakeAt: self._wake_at,
+        }
+
+    def start(self) -> None:
+        """Begin: the first tick asks the ledger for standing, the samplers ask the engines what they can hold."""
+        self.feed(events.Tick())
+        for sampler in self._samplers.values():
+            sampler.start()
+
+    def admit(self, call: Call) -> Ticket:
+        """A place for one request; it owns the ending. `async with runner.admit(call) as ticket: await ticket.ended()`."""
+        return Ticket(self, call)
+
+    def arrive(self, ticket: Ticket) -> None:
+        self._tickets[ticket.call.request.id] = ticket
+        self.feed(events.Arrived(ticket.call.request))
+
+    def is_here(self, ticket: Ticket) -> bool:
+        return ticket.call.request.id in self._tickets
+
+    def forget(self, ticket: Ticket) -> None:
+        self._tickets.pop(ticket.call.request.id, None)
+
+    def feed(self, event: events.Event) -> None:
+        """Take an event in, and everything that follows from it at once. The clock is read once for each."""
+        self._events.append(event)
+        if self._handling:
+            return
+        self._handling = True
+        try:
+            while self._events:
+                for effect in self.gate.handle(self._events.popleft(), self._clock_s()):
+                    self._perform[type(effect)](effect)
+        finally:
+            self._handling = False
+
+    # effects
+
+    def _ask(self, effect: effects.Ask) -> None:
+        self._store.apply(effect.commands, self._answered)
+
+    def _answered(self, answers: list[Answer]) -> None:
+        self.feed(events.LedgerAnswered(answers))
+
+    def _run(self, effect: effects.Run) -> None:
+        ticket = self._tickets.get(effect.id)
+        if ticket is None:  # it left in this very turn: nothing has been sent, and nothing will be
+            self.feed(events.NotSent(effect.execution.id, "gone"))
+            return
+        engine = self._engines[effect.execution.replica]
+        self._attempts[effect.execution.id] = ticket.call.send(engine, effect)
+
+    def ended(self, execution: Execution) -> None:
+        """Nothing more will come from this execution's connection."""
+        self._attempts.pop(execution.id, None)
+
+    def _abort(self, effect: effects.Abort) -> None:
+        attempt = self._attempts.get(effect.execution)
+        if attempt is not None:
+            attempt.abort(effect.reason)
+
+    def _reply(self, effect: effects.Reply) -> None:
+        ticket = self._tickets.get(effect.id)
+        if ticket is not None:
+            ticket.call.refuse(effect.decision)
+            ticket.end()
+
+    def _record(self, effect: effects.Record) -> None:
+        self._recorder.record(effect.record)
+
+    def _observe(self, effect: effects.Observe) -> None:
+        sampler = self._samplers.get(effect.replica)
+        if sampler is not None:
+            sampler.wish(effect.at_s)
+
+    def _alarm(self, effect: effects.Alarm) -> None:
+        log.warning("%s: %s: %s", effect.name, effect.subject, effect.detail)
+        self._recorder.alarm(effect)
+
+    def _wake_at(self, effect: effects.WakeAt) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        delay_s = max(0.0, effect.at_s - self._clock_s())
+        self._timer = asyncio.get_running_loop().call_later(delay_s, self.feed, events.Tick())
+
+    # ending
+
+    async def drain(self, limit_s: float) -> None:
+        """Stop admitting, let streams run up to the limit, then cut them; returns when nothing is left to settle here."""
+        self.feed(events.Drain(self._clock_s() + limit_s))
+        for _ in range(int((limit_s + CLOSE_S) / DRAIN_LOOK_S)):
+            if self.gate.drained() and not self._tickets:
+                return
+            await asyncio.sleep(DRAIN_LOOK_S)
+
+    async def close(self) -> None:
+        """The last act: release the boot, so that what could not be proved stopped is adopted at once."""
+        for effect in self.gate.depart():
+            self._perform[type(effect)](effect)
+        if self._timer is not None:
+            self._timer.cancel()
+        await asyncio.gather(*(sampler.close() for sampler in self._samplers.values()))
+        await asyncio.gather(*(engine.close() for engine in self._engines.values()))
+        self._store.close()
+
+    def failures(self) -> dict[str, str]:
+        """Replicas whose last look failed, and what it said."""
+        return {name: sampler.failure for name, sampler in self._samplers.items() if sampler.failure}

@@ -1,0 +1,189 @@
+"""Stats, prediction, return slots, the adaptive limit, the clock proof: each alone, with the numbers written out."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from headworks.core.evidence import ClockProof
+from headworks.core.limit import RunningLimit
+from headworks.core.predict import DrainRate, PrefillTime
+from headworks.core.slots import ReturnSlots
+from headworks.core.stats import FittedLine, Window
+from headworks.core.types import ReplicaSample
+
+
+def test_window_quantile_is_the_smallest_value_that_covers_the_ratio() -> None:
+    window = Window(4)
+    for value in (5.0, 1.0, 4.0, 2.0, 3.0):  # 5.0 has left the window of four
+        window.add(value)
+    assert [window.quantile(ratio) for ratio in (0.0, 0.25, 0.5, 0.51, 0.75, 1.0)] == [1.0, 1.0, 2.0, 3.0, 3.0, 4.0]
+
+
+def test_window_agrees_with_sorting_on_random_histories() -> None:
+    seed = 20261129
+    print(f"python -m pytest tests/core/test_measuring.py  # seed {seed}")
+    rng = random.Random(seed)
+    window, plain = Window(50), []
+    for _ in range(500):
+        value = rng.choice([0.1, 0.2, 0.3, rng.random()])
+        window.add(value)
+        plain = [*plain, value][-50:]
+        assert window.quantile(0.95) == sorted(plain)[-(-95 * len(plain) // 100) - 1]
+
+
+def test_line_finds_intercept_and_slope() -> None:
+    line = FittedLine(keep_ratio=1.0)
+    for x in (100, 200, 400):
+        line.add(x, 0.05 + 0.001 * x)
+    assert line.at(1000) == pytest.approx(1.05)
+
+
+def test_line_never_falls_with_more_work_and_never_goes_below_zero() -> None:
+    falling, steep = FittedLine(keep_ratio=1.0), FittedLine(keep_ratio=1.0)
+    for x in (1, 2, 3):
+        falling.add(x, 10.0 - x)
+        steep.add(x + 10, float(x))
+    assert falling.at(5) == falling.at(1) == pytest.approx(8.0)
+    assert steep.at(0) == 0.0
+    assert steep.at(12) == pytest.approx(12 * (11 + 24 + 39) / (121 + 144 + 169))
+
+
+def test_B2_drain_rate_counts_only_gaps_in_which_work_waited() -> None:
+    drain = DrainRate()
+    drain.granted(100, 1, backlogged=False, now_s=0.0)
+    drain.granted(100, 1, backlogged=True, now_s=50.0)  # the 50 s before were idle: they say nothing
+    for step in range(1, 5):
+        drain.granted(100, 1, backlogged=True, now_s=50.0 + 0.1 * step)
+    assert drain.requests_per_s() == pytest.approx(10.0)
+    assert drain.tokens_per_s() == pytest.approx(1000.0)
+
+
+def test_C4_drain_rate_is_unknown_not_zero_before_it_was_measured() -> None:
+    drain = DrainRate()
+    for step in range(4):
+        drain.granted(100, 1, backlogged=True, now_s=0.1 * step)
+    assert drain.tokens_per_s() is None  # three gaps are not enough
+
+
+def test_drain_rate_forgets_a_gap_whose_queue_emptied_by_leaving_clients() -> None:
+    drain = DrainRate()
+    for step in range(5):
+        drain.granted(100, 1, backlogged=True, now_s=0.1 * step)
+    drain.emptied()
+    drain.granted(100, 1, backlogged=True, now_s=100.0)
+    assert drain.requests_per_s() == pytest.approx(10.0)
+
+
+def test_prefill_time_covers_what_recent_requests_took_beyond_the_line() -> None:
+    prefill = PrefillTime()
+    for step in range(100):
+        prefill.observe(100, 0.1 if step % 2 else 0.3, alone=False)
+    assert 0.28 <= prefill.upper_s(100, alone=False) <= 0.33
+
+
+def test_prefill_time_under_load_does_not_keep_an_idle_engine_idle() -> None:
+    prefill = PrefillTime()
+    prefill.observe(100, 0.02, alone=True)
+    for _ in range(50):
+        prefill.observe(100, 3.0, alone=False)
+    assert prefill.upper_s(100, alone=False) >= 2.8
+    assert prefill.upper_s(100, alone=True) == pytest.approx(0.02)
+
+
+def test_B2_slots_come_one_after_another_at_the_drain_rate() -> None:
+    slots = ReturnSlots()
+    given = [slots.give(4.5, 100, 1000.0, 60.0, 0.0) for _ in range(3)]
+    assert given == pytest.approx([4.5, 4.6, 4.7])
+
+
+def test_B15_slots_past_the_horizon_book_no_work() -> None:
+    slots = ReturnSlots()
+    assert slots.give(100.0, 100, 1000.0, 60.0, 0.0) == pytest.approx(100.0)
+    assert slots.give(1.0, 100, 1000.0, 60.0, 0.0) == pytest.approx(1.0)
+
+
+def test_slots_are_open_until_they_are_due_and_a_little_longer() -> None:
+    slots = ReturnSlots()
+    slots.give(1.0, 500, 1000.0, 60.0, 0.0)
+    assert slots.give(1.0, 100, 1000.0, 60.0, 2.9) == pytest.approx(1.5)
+    assert slots.give(1.0, 100, 1000.0, 60.0, 20.0) == pytest.approx(1.0)
+
+
+def test_B8_limit_follows_the_first_token_and_freezes_when_it_is_not_used() -> None:
+    limit = RunningLimit(None)
+    assert limit.value is None
+    limit.first_token(0.9, 1.0, running=40, now_s=0.0)
+    assert limit.value == 36
+    limit.first_token(0.9, 1.0, running=40, now_s=0.1)  # once in half a second is enough
+    assert limit.value == 36
+    for _ in range(100):
+        limit.first_token(0.1, 1.0, running=10, now_s=1.0)
+    assert limit.value == 36  # ten running: the application is the limit
+    for _ in range(37):
+        limit.first_token(0.1, 1.0, running=36, now_s=1.0)
+    assert limit.value == 37
+
+
+def test_B8_limit_is_what_the_engine_runs_when_requests_wait_inside_it() -> None:
+    limit = RunningLimit(None)
+    for now_s in (0.0, 0.5):
+        limit.sampled(running=16, waiting=9, now_s=now_s)
+    assert limit.value is None
+    limit.sampled(running=16, waiting=9, now_s=1.0)
+    assert limit.value == 16
+
+
+def test_stated_limit_is_used_as_it_is() -> None:
+    limit = RunningLimit(8)
+    limit.first_token(9.0, 1.0, running=8, now_s=0.0)
+    assert limit.value == 8
+
+
+def sample(begun_s: float, iterations: tuple[int, ...] | None, load: int | None, incarnation: str = "a") -> ReplicaSample:
+    return ReplicaSample(
+        "p/0", incarnation, begun_s, begun_s + 0.01, iterations, load, 0 if load is not None else None, 0.1, None, 0
+    )
+
+
+def test_A5_clock_proof_needs_four_iterations_after_a_scrape_begun_after_the_close() -> None:
+    proof = ClockProof(closed_s=10.0)
+    assert not proof.seen(sample(9.99, (100,), 3))  # begun before: may show the past
+    assert not proof.seen(sample(10.0, (104,), 3))  # the first that counts
+    assert not proof.seen(sample(10.1, (107,), 3))
+    assert proof.seen(sample(10.2, (108,), 3))
+
+
+def test_A5_frozen_clock_proves_nothing() -> None:
+    proof = ClockProof(closed_s=10.0)
+    assert not any(proof.seen(sample(10.0 + step, (100,), 3)) for step in range(50))
+
+
+def test_A5_an_empty_engine_needs_no_iterations() -> None:
+    proof = ClockProof(closed_s=10.0)
+    assert not proof.seen(sample(10.0, (100,), 0))
+    assert proof.seen(sample(10.1, (100,), 0))
+
+
+def test_A5_every_rank_must_advance_or_be_empty() -> None:
+    def ranks(begun_s: float, iterations: tuple[int, int], loads: tuple[int, int]) -> ReplicaSample:
+        return ReplicaSample("p/0", "a", begun_s, begun_s, iterations, sum(loads), 0, 0.1, None, 0, loads)
+
+    proof = ClockProof(closed_s=0.0)
+    assert not proof.seen(ranks(0.0, (100, 100), (1, 1)))
+    assert not proof.seen(ranks(0.1, (110, 103), (1, 1)))
+    assert proof.seen(ranks(0.2, (111, 103), (1, 0)))
+
+
+def test_A5_another_incarnation_begins_the_proof_again() -> None:
+    proof = ClockProof(closed_s=0.0)
+    assert not proof.seen(sample(0.0, (100,), 2, "a"))
+    assert not proof.seen(sample(0.1, (200,), 2, "b"))
+    assert not proof.seen(sample(0.2, (203,), 2, "b"))
+    assert proof.seen(sample(0.3, (204,), 2, "b"))
+
+
+def test_B3_missing_counter_is_not_a_proof() -> None:
+    proof = ClockProof(closed_s=0.0)
+    assert not any(proof.seen(sample(float(step), None, 0)) for step in range(5))
