@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from headworks.core.book_counters import Counter
 from headworks.core.book_parts import Entry
+from headworks.core.book_proof import Replica
 from headworks.core.book_records import TOMBSTONE_LEASES, TOMBSTONES, Records
 from headworks.core.book_table import CANCELLING, MOVES, ORPHANED, RESERVED, RUNNING, STOP_PROVED, STOP_VERBS, UNKNOWN, Move
 from headworks.core.commands import Answer, Cancel, Grow, Reserve, Shortfall, Start, Stop
@@ -36,18 +37,20 @@ class Lives(Records):
         if not self._may_run(entry, command):
             return self._answer("reserve", command.execution, "dead", 0, entry.state if entry else UNKNOWN)
         turns = self._turns.get(command.pool) or self._open_pool(command.pool)
-        turns.note_slots(command.owner, command.slots_tokens)
+        replica = self._replicas.get(command.replica) or self._open_replica(command.replica)
+        if command.slots_tokens or turns.slots:
+            turns.note_slots(command.owner, command.slots_tokens)
         taken, shortfalls = self._take(command.charges)
         if shortfalls:
             return self._short(command, turns, shortfalls)
         passing: Sequence[Mark] = ()
-        if turns.marks or self._pauses(command.replica):
+        if turns.marks or replica.yield_until_ms:
             self.counters.give(command.charges, taken)
-            must_yield, passing = self._whose_turn(command, turns)
+            must_yield, passing = self._whose_turn(command, turns, replica)
             if must_yield:
                 return self._waits("yield", command, turns, ())
             taken, _ = self._take(command.charges)
-        self._admit(entry, command, taken)
+        self._admit(entry, command, replica, taken)
         turns.grant(command.flow, command.weights, command.cost_tokens, passing)
         if command.more:
             head, waiting = command.charges, command.waiting_tokens
@@ -60,10 +63,11 @@ class Lives(Records):
         """One key, one execution that may run (A6)."""
         if entry is not None and entry.owner != command.owner:
             return False
-        newest = self._newest(command.key)
-        if newest is not None and newest is not entry and not self._may_follow(newest, command.fingerprint):
-            return False
-        return entry is not None or self._room()
+        if command.key is not None:
+            newest = self._newest(command.key)
+            if newest is not None and newest is not entry and not self._may_follow(newest, command.fingerprint):
+                return False
+        return entry is not None or len(self._entries) < self._records_max or self._room()
 
     def _take(self, charges: Sequence[Charge]) -> tuple[Sequence[Counter], Sequence[Shortfall]]:
         """One step: compare with every limit and charge, or change nothing (A3)."""
@@ -75,16 +79,12 @@ class Lives(Records):
             return self._told("never", command, turns, UNKNOWN, tuple(never))
         return self._waits("refused", command, turns, tuple(shortfalls))
 
-    def _pauses(self, replica: str) -> bool:
-        """New work holds back for a moment there, so that a sample can decide about old work (design section 6, E3b)."""
-        known = self._replicas.get(replica)
-        return known is not None and self.now_ms < known.yield_until_ms
-
-    def _whose_turn(self, command: Reserve, turns: Turns) -> tuple[bool, Sequence[Mark]]:
-        if self._pauses(command.replica):
+    def _whose_turn(self, command: Reserve, turns: Turns, replica: Replica) -> tuple[bool, Sequence[Mark]]:
+        """Another flow's; or, for a moment, nobody's there, so that a sample can decide about old work (E3b)."""
+        if self.now_ms < replica.yield_until_ms:
             return True, ()
         marks = turns.marks
-        if len(marks) == 1 and (command.flow, command.owner) in marks:
+        if not marks or (len(marks) == 1 and (command.flow, command.owner) in marks):
             return False, ()
         return turns.must_yield(command.flow, command.owner, command.charges, self.counters.lacking, self.now_ms)
 
@@ -97,11 +97,11 @@ class Lives(Records):
     def _told(self, outcome: str, command: Reserve, turns: Turns, state: str, shortfalls: tuple[Shortfall, ...]) -> Answer:
         """An answer with what the whole fleet has waiting (B2)."""
         waiting = turns.waiting_tokens(self.now_ms) if turns.marks else 0
-        slots = turns.slots_tokens()
+        slots = turns.slots_tokens() if turns.slots else 0
         execution, owner, sequence = command.execution, command.owner, self.sequence
         return Answer("reserve", execution, outcome, 0, state, shortfalls, None, "", owner, sequence, waiting, slots)
 
-    def _admit(self, entry: Entry | None, command: Reserve, taken: Sequence[Counter]) -> Entry:
+    def _admit(self, entry: Entry | None, command: Reserve, replica: Replica, taken: Sequence[Counter]) -> Entry:
         """Write the record of what has just been charged."""
         execution = command.execution
         if entry is None:
@@ -118,7 +118,7 @@ class Lives(Records):
         entry.reserved_ms = self.now_ms
         if command.key is not None:
             self._keys[command.key] = execution
-        (self._replicas.get(command.replica) or self._open_replica(command.replica)).entries[execution] = entry
+        replica.entries[execution] = entry
         return entry
 
     def _confirm_charge(self, verb: str, entry: Entry | None, command: Reserve, move: Move) -> Answer:
@@ -238,7 +238,7 @@ class Lives(Records):
         del self._boots[entry.owner].entries[execution]
         replica = self._replicas[entry.replica]
         del replica.entries[execution]
-        replica.ended.append((self.sequence, entry.sequences()))
+        replica.ended.append((self.sequence, entry.charges))
         if entry.state == ORPHANED:
             del self._orphans[execution]
         entry.state = state
@@ -251,7 +251,9 @@ class Lives(Records):
         elif evidence == "E0":
             self._correct_turn(entry, -entry.cost_tokens)
         self._remember(entry)
-        self._wake(entry.pool)
+        turns = self._turns.get(entry.pool)
+        if turns is not None and turns.marks:
+            self._wake(turns, entry.pool)
 
     def _release(self, entry: Entry) -> None:
         """Amounts are read from the record (A5)."""
@@ -265,13 +267,11 @@ class Lives(Records):
             self._finish(entry, ends["failed"], evidence, None)
         return tuple(entry.reservation() for entry in entries)
 
-    def _wake(self, pool: str) -> None:
+    def _wake(self, turns: Turns, pool: str) -> None:
         """Tell the gateway with the lowest fitting mark, and no other."""
-        turns = self._turns.get(pool)
-        if turns is not None and turns.marks:
-            mark = turns.wake(self.counters.lacking, self.now_ms)
-            if mark is not None:
-                self._wakes.append((mark.owner, pool))
+        mark = turns.wake(self.counters.lacking, self.now_ms)
+        if mark is not None:
+            self._wakes.append((mark.owner, pool))
 
 
 def _merged(

@@ -97,9 +97,10 @@ class Entry:
             ended_ms=self.ended_ms,
         )
 
-    def sequences(self) -> int:
-        """How many sequences of the engine it takes: what it is charged in requests, one where nothing says so."""
-        return max((amount for _, unit, amount in self.charges if unit == "requests"), default=1)
+
+def sequences(charges: Sequence[Charge]) -> int:
+    """How many sequences of the engine such charges stand for: the requests among them, one where nothing says so."""
+    return max((amount for _, unit, amount in charges if unit == "requests"), default=1)
 
 
 class Boot:

@@ -19,11 +19,11 @@ address: then only in-band evidence counts there.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from headworks.core.book_parts import Boot, Entry
+from headworks.core.book_parts import Boot, Entry, sequences
 from headworks.core.book_table import CANCELLING, ORPHANED, RUNNING
-from headworks.core.types import Owner
+from headworks.core.types import Charge, Owner
 
 READER_MS = 3000
 FOREIGN_SAMPLES = 3
@@ -78,8 +78,8 @@ class Replica:
         self.name = name
         self.entries: dict[str, Entry] = {}
         """Charged executions on it."""
-        self.ended: deque[tuple[int, int]] = deque(maxlen=ENDED_MAX)
-        """(sequence, sequences held) of what ended lately."""
+        self.ended: deque[tuple[int, Sequence[Charge]]] = deque(maxlen=ENDED_MAX)
+        """(ledger sequence, charges) of what ended lately."""
         self.reader: Owner | None = None
         self.reader_until_ms = 0
         self.samples: deque[Sample] = deque(maxlen=SAMPLES_MAX)
@@ -131,8 +131,8 @@ class Replica:
 
     def note_foreign(self, sample: Sample) -> bool:
         """Compare a load with everything that was charged from Q to S. True when foreign load has just been found."""
-        charged = sum(entry.sequences() for entry in self.entries.values())
-        charged += sum(held for sequence, held in self.ended if sequence > sample.after_sequence)
+        charged = sum(sequences(entry.charges) for entry in self.entries.values())
+        charged += sum(sequences(charges) for sequence, charges in self.ended if sequence > sample.after_sequence)
         if (sample.load > charged) == self.foreign:
             self.foreign_samples = 0
             return False

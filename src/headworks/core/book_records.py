@@ -123,13 +123,11 @@ class Records:
 
     def _remember(self, entry: Entry) -> None:
         """A given key is answered from memory for long, a minted one for a minute."""
-        if entry.key is not None:
-            self._forget_in(KEYED, entry, self._remember_ms)
-        else:
-            self._forget_in(MINTED, entry, MINTED_MS)
+        line, kept_ms = (MINTED, MINTED_MS) if entry.key is None else (KEYED, self._remember_ms)
+        self._forget_in(line, entry, kept_ms)
 
-    def _forget_in(self, line: int, entry: Entry, after_ms: int) -> None:
-        entry.forget_ms = self.now_ms + after_ms
+    def _forget_in(self, line: int, entry: Entry, kept_ms: int) -> None:
+        entry.forget_ms = self.now_ms + kept_ms
         self._forgetting[line].append((entry.forget_ms, entry.execution))
 
     def _forget_due(self) -> None:

@@ -83,7 +83,8 @@ def replica_from(value: Any) -> Replica:
     for name in _REPLICA:
         setattr(replica, name, value[name])
     replica.reader = Owner(*value["reader"]) if value["reader"] else None
-    replica.ended.extend((sequence, held) for sequence, held in value["ended"])
+    for sequence, charges in value["ended"]:
+        replica.ended.append((sequence, tuple(Charge(*charge) for charge in charges)))
     replica.samples.extend(Sample(*sample) for sample in value["samples"])
     replica.incarnations.extend(value["incarnations"])
     return replica

@@ -107,7 +107,7 @@ class Decider:
         request = life.request
         retry_after_s = None
         if outcome == "refuse" and REASONS[reason].retry == "ticket":
-            wait_s = self._wait_now_s(pool)
+            wait_s = wait_of(pool, pool.queue.tokens, now_s)
             drain = pool.drain.tokens_per_s()
             retry_after_s = pool.slots.give(wait_s, life.work.tokens, drain, self.policy.horizon_s, now_s)
         elif outcome == "refuse" and REASONS[reason].retry == "soon":
@@ -132,10 +132,6 @@ class Decider:
             pool=request.pool,
         )
 
-    def _wait_now_s(self, pool: Pool) -> float | None:
-        drain = pool.drain.tokens_per_s()
-        return pool.queue.tokens / drain if drain else None
-
 
 NEVER = "request_exceeds_capacity"
 
@@ -156,22 +152,24 @@ def charges_of(request: Request, work: Work, replica: str) -> tuple[Charge, ...]
 def forecast_of(work: Work, pool: Pool, tenant: TenantUse, discipline: Discipline, now_s: float) -> Forecast:
     """W_est + t_prefill for a newcomer (B2)."""
     replica, _ = pool.place(work, now_s)
-    drain = pool.drain.tokens_per_s()
-    elsewhere = _waiting_inside(pool, now_s)
-    ahead_tokens = discipline.ahead_tokens(pool.queue)
-    if replica is not None and not pool.queue.requests and not elsewhere and _tenant_fits(tenant, work):
+    has_room = replica is not None and not pool.queue.requests and _tenant_fits(tenant, work)
+    if has_room and not _waiting_inside(pool, now_s):
         wait_s: float | None = 0.0
         basis = "room"
-    elif drain is None:
-        wait_s, basis = None, "unknown"
     else:
-        wait_s, basis = ahead_tokens / drain, "drain"
-        requests_per_s = pool.drain.requests_per_s()
-        if elsewhere and requests_per_s:
-            wait_s += elsewhere / requests_per_s
+        wait_s = wait_of(pool, discipline.ahead_tokens(pool.queue), now_s)
+        basis = "unknown" if wait_s is None else "drain"
     prefill_s = _prefill_s(work, pool, replica)
     ttft_s = None if wait_s is None else wait_s + prefill_s
-    return Forecast(wait_s, prefill_s, ttft_s, None, drain, pool.policy.buffer_ratio, basis)
+    return Forecast(wait_s, prefill_s, ttft_s, None, pool.drain.tokens_per_s(), pool.policy.buffer_ratio, basis)
+
+
+def wait_of(pool: Pool, ahead_tokens: int, now_s: float) -> float | None:
+    """W_est: what waits here and inside the engines, ÷ the rate at which it drains. None while that is not known."""
+    tokens_per_s, requests_per_s = pool.drain.tokens_per_s(), pool.drain.requests_per_s()
+    if not tokens_per_s or not requests_per_s:
+        return None
+    return ahead_tokens / tokens_per_s + _waiting_inside(pool, now_s) / requests_per_s
 
 
 def _waiting_inside(pool: Pool, now_s: float) -> int:

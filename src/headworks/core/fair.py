@@ -70,15 +70,18 @@ class Level:
 
     def serve(self, name: str, cost_per_weight: float) -> None:
         """A grant: time moves to its start tag."""
-        finish = self.finish.get(name, 0.0)
-        start = self.virtual = finish if finish > self.virtual else self.virtual
-        if name not in self.finish and len(self.finish) >= FLOWS_MAX:
-            self.finish = {flow: tag for flow, tag in self.finish.items() if tag > start}
-        self.finish[name] = start + cost_per_weight
+        finish = self.finish.get(name)
+        if finish is None:
+            if len(self.finish) >= FLOWS_MAX:
+                self.finish = {flow: tag for flow, tag in self.finish.items() if tag > self.virtual}
+        elif finish > self.virtual:
+            self.virtual = finish
+        self.finish[name] = self.virtual + cost_per_weight
 
     def correct(self, name: str, difference_per_weight: float) -> None:
         """The truth about what was charged: move the tag, never below V."""
-        self.finish[name] = max(self.virtual, self.finish.get(name, 0.0) + difference_per_weight)
+        finish = self.finish.get(name, 0.0) + difference_per_weight
+        self.finish[name] = finish if finish > self.virtual else self.virtual
 
 
 class Mark:
@@ -122,14 +125,15 @@ class Mark:
 class Turns:
     """The flows and marks of one pool."""
 
-    __slots__ = ("_order", "_slots", "classes", "marks", "tenants")
+    __slots__ = ("_order", "classes", "marks", "slots", "tenants")
 
     def __init__(self) -> None:
         self.classes = Level()
         self.tenants: dict[str, Level] = {}
         self.marks: dict[tuple[Flow, Owner], Mark] = {}
         self._order = 0
-        self._slots: dict[Owner, int] = {}
+        self.slots: dict[Owner, int] = {}
+        """Work of the return slots each gateway has open."""
 
     def must_yield(
         self, flow: Flow, owner: Owner, charges: Sequence[Charge], lacking: Lacking, now_ms: int
@@ -154,19 +158,18 @@ class Turns:
 
     def grant(self, flow: Flow, weights: tuple[float, float], cost_tokens: int, passing: Sequence[Mark]) -> None:
         """The flow's turn is taken."""
-        service_class, tenant = flow
-        level = self.tenants.get(service_class)
+        level = self.tenants.get(flow[0])
         if level is None:
-            level = self.tenants[service_class] = Level()
-        self.classes.serve(service_class, cost_tokens / weights[0])
-        level.serve(tenant, cost_tokens / weights[1])
+            level = self.tenants[flow[0]] = Level()
+        self.classes.serve(flow[0], cost_tokens / weights[0])
+        level.serve(flow[1], cost_tokens / weights[1])
         for mark in passing:
             mark.passed += 1
 
     def correct(self, flow: Flow, weights: tuple[float, float], difference_tokens: int) -> None:
         """More (or less) was used than was charged."""
         level = self.tenants.get(flow[0])
-        if level is not None and difference_tokens:
+        if level is not None:
             self.classes.correct(flow[0], difference_tokens / weights[0])
             level.correct(flow[1], difference_tokens / weights[1])
 
@@ -199,15 +202,15 @@ class Turns:
     def note_slots(self, owner: Owner, slots_tokens: int) -> None:
         """Work of return slots this gateway has open."""
         if slots_tokens:
-            self._slots[owner] = slots_tokens
-        elif owner in self._slots:
-            del self._slots[owner]
+            self.slots[owner] = slots_tokens
+        elif owner in self.slots:
+            del self.slots[owner]
 
     def forget(self, owner: Owner) -> None:
         """The gateway is gone: nothing waits there, and its slots are nobody's."""
         for key in [key for key in self.marks if key[1] == owner]:
             del self.marks[key]
-        self._slots.pop(owner, None)
+        self.slots.pop(owner, None)
 
     def wake(self, lacking: Lacking, now_ms: int) -> Mark | None:
         """Capacity came free: the mark with the lowest tag whose head fits, to be told so; it has 20 ms to ask."""
@@ -224,7 +227,7 @@ class Turns:
 
     def slots_tokens(self) -> int:
         """Work of return slots that all gateways have open."""
-        return sum(self._slots.values()) if self._slots else 0
+        return sum(self.slots.values())
 
     def tags(self, flow: Flow) -> tuple[float, float]:
         """The start tags of a flow's next request, among classes and inside its class."""
@@ -237,7 +240,7 @@ class Turns:
             "virtual": self.classes.virtual,
             "classes": dict(self.classes.finish),
             "tenants": {name: [level.virtual, dict(level.finish)] for name, level in self.tenants.items()},
-            "slots": [[*owner, tokens] for owner, tokens in self._slots.items()],
+            "slots": [[*owner, tokens] for owner, tokens in self.slots.items()],
             "order": self._order,
             "marks": [mark.snapshot() for mark in self.marks.values()],
         }
@@ -252,7 +255,7 @@ class Turns:
             level = turns.tenants[name] = Level()
             level.virtual = virtual
             level.finish = dict(finish)
-        turns._slots = {Owner(gateway, boot): tokens for gateway, boot, tokens in value["slots"]}
+        turns.slots = {Owner(gateway, boot): tokens for gateway, boot, tokens in value["slots"]}
         turns._order = value["order"]
         for mark in map(Mark.restored, value["marks"]):
             turns.marks[mark.flow, mark.owner] = mark
