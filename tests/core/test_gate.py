@@ -269,8 +269,8 @@ def test_B6_deadline_at_ingress_is_the_smallest_of_three() -> None:
     bench = Bench(policy())
     bench.arrive(100)
     request = next(iter(bench.gate._desk.runs.values())).request
-    assert start_by_s(request, ClassPolicy("i", wait_s_max=60.0), 0.015, False) - request.arrived_s == pytest.approx(0.985)
-    assert start_by_s(request, ClassPolicy("i", wait_s_max=0.5), 0.015, False) - request.arrived_s == pytest.approx(0.5)
+    assert start_by_s(request, ClassPolicy("i", wait_s_max=60.0), 0.015) - request.arrived_s == pytest.approx(0.985)
+    assert start_by_s(request, ClassPolicy("i", wait_s_max=0.5), 0.015) - request.arrived_s == pytest.approx(0.5)
 
 
 def test_B6_queue_is_bounded_and_a_full_one_says_so() -> None:

@@ -148,7 +148,7 @@ def sample(begun_s: float, iterations: tuple[int, ...] | None, load: int | None,
 
 
 def test_A5_clock_proof_needs_four_iterations_after_a_scrape_begun_after_the_close() -> None:
-    proof = ClockProof(closed_s=10.0)
+    proof = ClockProof(closed_s=10.0, began=True)
     assert not proof.seen(sample(9.99, (100,), 3))  # begun before: may show the past
     assert not proof.seen(sample(10.0, (104,), 3))  # the first that counts
     assert not proof.seen(sample(10.1, (107,), 3))
@@ -156,12 +156,12 @@ def test_A5_clock_proof_needs_four_iterations_after_a_scrape_begun_after_the_clo
 
 
 def test_A5_frozen_clock_proves_nothing() -> None:
-    proof = ClockProof(closed_s=10.0)
+    proof = ClockProof(closed_s=10.0, began=True)
     assert not any(proof.seen(sample(10.0 + step, (100,), 3)) for step in range(50))
 
 
 def test_A5_an_empty_engine_needs_no_iterations() -> None:
-    proof = ClockProof(closed_s=10.0)
+    proof = ClockProof(closed_s=10.0, began=True)
     assert not proof.seen(sample(10.0, (100,), 0))
     assert proof.seen(sample(10.1, (100,), 0))
 
@@ -170,14 +170,14 @@ def test_A5_every_rank_must_advance_or_be_empty() -> None:
     def ranks(begun_s: float, iterations: tuple[int, int], loads: tuple[int, int]) -> ReplicaSample:
         return ReplicaSample("p/0", "a", begun_s, begun_s, iterations, sum(loads), 0, 0.1, None, 0, loads)
 
-    proof = ClockProof(closed_s=0.0)
+    proof = ClockProof(closed_s=0.0, began=True)
     assert not proof.seen(ranks(0.0, (100, 100), (1, 1)))
     assert not proof.seen(ranks(0.1, (110, 103), (1, 1)))
     assert proof.seen(ranks(0.2, (111, 103), (1, 0)))
 
 
 def test_A5_another_incarnation_begins_the_proof_again() -> None:
-    proof = ClockProof(closed_s=0.0)
+    proof = ClockProof(closed_s=0.0, began=True)
     assert not proof.seen(sample(0.0, (100,), 2, "a"))
     assert not proof.seen(sample(0.1, (200,), 2, "b"))
     assert not proof.seen(sample(0.2, (203,), 2, "b"))
@@ -185,5 +185,12 @@ def test_A5_another_incarnation_begins_the_proof_again() -> None:
 
 
 def test_B3_missing_counter_is_not_a_proof() -> None:
-    proof = ClockProof(closed_s=0.0)
+    proof = ClockProof(closed_s=0.0, began=True)
     assert not any(proof.seen(sample(float(step), None, 0)) for step in range(5))
+
+
+def test_A5_emptiness_of_before_its_first_step_proves_nothing() -> None:
+    proof = ClockProof(closed_s=10.0, began=False)
+    assert not proof.seen(sample(10.0, (100,), 0))
+    assert not proof.seen(sample(10.1, (100,), 0))  # the gauges may be older than the execution
+    assert proof.seen(sample(10.2, (101,), 0))

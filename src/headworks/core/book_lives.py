@@ -12,7 +12,18 @@ from headworks.core.book_counters import Counter
 from headworks.core.book_parts import Entry
 from headworks.core.book_proof import Replica
 from headworks.core.book_records import TOMBSTONE_LEASES, TOMBSTONES, Records
-from headworks.core.book_table import CANCELLING, MOVES, ORPHANED, RESERVED, RUNNING, STOP_PROVED, STOP_VERBS, UNKNOWN, Move
+from headworks.core.book_table import (
+    CANCELLING,
+    CLAIMED,
+    MOVES,
+    ORPHANED,
+    RESERVED,
+    RUNNING,
+    STOP_PROVED,
+    STOP_VERBS,
+    UNKNOWN,
+    Move,
+)
 from headworks.core.commands import Answer, Cancel, Grow, Reserve, Shortfall, Start, Stop
 from headworks.core.fair import Mark, Turns
 from headworks.core.types import Charge, Reservation, Usage
@@ -198,7 +209,7 @@ class Lives(Records):
         if entry is None:
             self._room()
             entry = self._entries[command.execution] = Entry(command.execution, move.state, None, "", command.owner)
-        elif entry.key is not None:
+        elif entry.state == CLAIMED:
             self._unclaim(entry)
         entry.state = move.state
         entry.ended_ms = self.now_ms
@@ -233,6 +244,8 @@ class Lives(Records):
 
     def _finish(self, entry: Entry, state: str, evidence: str, usage: Usage | None) -> None:
         """Give everything back, once: the entry leaves every list of what is charged."""
+        entry.evidence = evidence
+        entry.usage = usage
         self._release(entry)
         execution = entry.execution
         del self._boots[entry.owner].entries[execution]
@@ -242,8 +255,6 @@ class Lives(Records):
         if entry.state == ORPHANED:
             del self._orphans[execution]
         entry.state = state
-        entry.evidence = evidence
-        entry.usage = usage
         entry.ended_ms = self.now_ms
         entry.counters = ()
         if usage is not None:

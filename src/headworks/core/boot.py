@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 
+from headworks.core.book_table import TERMINAL
 from headworks.core.commands import (
     Adopt,
     Answer,
@@ -40,6 +41,8 @@ COUNT_EVERY_S = 0.5
 SOON_S = 0.15
 """A heartbeat this long after a sample was put lets the ledger decide on it (it wants 100 ms)."""
 BEATS_MAX = 64
+RECHECKED_MAX = 64
+"""Unproved executions asked about at a time."""
 VOUCH_S = 0.1
 """A heartbeat vouches for what this gateway knew that long ago: news from the engine may be on its way (design section 6)."""
 SEEN_MAX = 10_000
@@ -54,6 +57,8 @@ class Boot:
         """The store does not answer, or has not answered yet."""
         self.departed = False
         self.lease_until_s = float("-inf")
+        self.open_until_s = float("-inf")
+        """New work may be asked for and sent until then."""
         self.owners: tuple[Owner, ...] = ()
         self.wards: dict[str, Reservation] = {}
         """Orphans adopted here: watched until the ledger says they have stopped."""
@@ -67,10 +72,13 @@ class Boot:
 
     def open(self, now_s: float) -> bool:
         """New work may be asked for and sent."""
-        return not self.lost and not self.departed and now_s < self.send_before_s()
+        return now_s < self.open_until_s
 
-    def send_before_s(self) -> float:
-        return self.lease_until_s - MARGIN_RATIO * self._desk.policy.lease_s
+    def _stand(self, lease_until_s: float) -> None:
+        """Until when new work may be asked for and sent: the lease's end, less a margin; not at all while nobody answers."""
+        self.lease_until_s = lease_until_s
+        standing = not self.lost and not self.departed
+        self.open_until_s = lease_until_s - MARGIN_RATIO * self._desk.policy.lease_s if standing else float("-inf")
 
     def next_s(self) -> float:
         return float("inf") if self.departed else min(self._next_beat_s, self._next_list_s, self._next_adopt_s)
@@ -128,20 +136,23 @@ class Boot:
         asked_s = self._beats.pop(answer.step, None)
         if asked_s is None or answer.outcome != "ok":
             return False
-        self.lease_until_s = max(self.lease_until_s, asked_s + self._desk.policy.lease_s)
+        was_lost, self.lost = self.lost, False
+        self._stand(max(self.lease_until_s, asked_s + self._desk.policy.lease_s))
         if set(self.owners) - set(answer.owners):
             self._next_adopt_s = now_s
+            self._desk.wake(now_s)
         self.owners = answer.owners
-        was_lost, self.lost = self.lost, False
         return was_lost
 
     def store_lost(self) -> None:
         self.lost = True
+        self._stand(self.lease_until_s)
 
     def fenced(self, now_s: float) -> None:
         """The ledger says our lease has lapsed: stand still until a heartbeat is answered."""
-        self.lease_until_s = now_s
+        self._stand(now_s)
         self._next_beat_s = now_s
+        self._desk.wake(now_s)
 
     def answered_held(self, answer: Answer, now_s: float) -> None:
         """Anti-entropy: what the ledger holds under this boot and nobody here tracks, twice in a row, is given back."""
@@ -180,6 +191,12 @@ class Boot:
         if replica is not None:
             replica.unproved.pop(record.execution, None)
 
+    def answered_cancel(self, answer: Answer) -> None:
+        """Asked again about an orphan: it may have been ended without our hearing of it."""
+        record = self.wards.get(answer.execution)
+        if record is not None and answer.state in TERMINAL:
+            self.released(record)
+
     def sampled(self, replica: Replica, sample: ReplicaSample, now_s: float) -> None:
         """Stamp what was seen inside, report a new incarnation, and go on counting where something is unproved."""
         inside = tuple(name for name, seen_s in replica.unstamped.items() if seen_s <= sample.begun_s)
@@ -199,8 +216,12 @@ class Boot:
             self._desk.command(put)
             replica.reader_sequence = 0
             self._next_beat_s = min(self._next_beat_s, now_s + SOON_S)
+            self._desk.wake(self._next_beat_s)
         elif now_s - replica.reader_s >= COUNT_EVERY_S:
             replica.reader_s = now_s
+            # Another gateway's sample, or an answer that was lost, may have ended some of them: asking again tells.
+            for name in list(replica.unproved)[:RECHECKED_MAX]:
+                self._desk.command(Cancel(name, self._desk.owner))
             self._desk.command(TakeReader(replica.name, self._desk.owner))
 
     def answered_reader(self, replica: Replica | None, answer: Answer, now_s: float) -> None:
@@ -223,6 +244,7 @@ class Boot:
         """The last act: what is still charged becomes somebody else's to watch, at once."""
         if not self.departed:
             self.departed = True
+            self._stand(self.lease_until_s)
             self._desk.command(Depart(self._desk.owner))
 
 
@@ -236,9 +258,8 @@ def limits_of(desk: Desk) -> Iterator[Charge]:
         if tenant.active_requests_max is not None:
             yield Charge(f"tenant:{tenant.name}", "requests", tenant.active_requests_max)
     for pool in desk.pools.values():
-        tokens = pool.tokens_limit()
-        if tokens is not None:
-            yield Charge(f"pool:{pool.name}", "tokens", tokens)
+        if pool.tokens_max is not None:
+            yield Charge(f"pool:{pool.name}", "tokens", pool.tokens_max)
         for replica in pool.replicas.values():
             held = replica.tokens_limit()
             if held is not None:

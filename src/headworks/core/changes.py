@@ -29,9 +29,11 @@ class Changes:
             return None
         replica.capacity = capacity
         replica.progress_s = now_s
+        pool = self._pool_of(replica)
+        pool.learn_capacity()
         self._boot.put_limits()
         self._desk.observe(replica.name, now_s)
-        return self._pool_of(replica)
+        return pool
 
     def sampled(self, sample: ReplicaSample, now_s: float) -> Pool | None:
         """One look at an engine: its gauges, and what they prove about executions that should have stopped."""
@@ -61,13 +63,14 @@ class Changes:
     def drain(self, until_s: float, now_s: float) -> None:
         """Admit nobody new; what waits and could not start in time is answered now, the rest runs out."""
         self._until_s = until_s
+        self._desk.wake(until_s)
         for pool in self._desk.pools.values():
             drain = pool.drain.tokens_per_s()
             ahead_tokens = 0
             for life in pool.queue.lives():
                 starts_s = now_s + (ahead_tokens / drain if drain else INFINITE_S)
                 if starts_s > min(life.start_by_s, until_s):
-                    self._refusing.unqueue(life, pool)
+                    self._refusing.unqueue(life)
                     self._refusing.turn_away(life, "draining", now_s)
                 else:
                     ahead_tokens += life.work.tokens
@@ -85,7 +88,7 @@ class Changes:
                 self._course.drained(life, now_s)
         for pool in self._desk.pools.values():
             for life in pool.queue.lives():
-                self._refusing.unqueue(life, pool)
+                self._refusing.unqueue(life)
                 self._refusing.turn_away(life, "draining", now_s)
 
     def reload(self, policy: Policy, now_s: float) -> None:
@@ -96,8 +99,9 @@ class Changes:
         for pool in desk.pools.values():
             discipline = desk.disciplines[pool.name]
             for life in pool.queue.lives():
-                life.verdicts = desk.decider.judge(life, pool, desk.tenant_of(life), now_s)
-                refusal = desk.decider.refusal(life, pool, discipline)
+                life.lane = desk.lane(life.request.key.tenant, life.request.service_class, pool.name)
+                life.verdicts = desk.decider.judge(life, now_s)
+                refusal = desk.decider.refusal(life, discipline)
                 if refusal == "request_exceeds_capacity":
-                    self._refusing.unqueue(life, pool)
+                    self._refusing.unqueue(life)
                     self._refusing.turn_away(life, refusal, now_s)

@@ -10,6 +10,7 @@ to decide that something has stopped.
 
 from __future__ import annotations
 
+from headworks.core.book_table import TERMINAL
 from headworks.core.commands import Answer, Cancel, Start, Stop
 from headworks.core.desk import Desk
 from headworks.core.effects import Abort, Outcome, Run
@@ -45,12 +46,11 @@ class Course:
         desk = self._desk
         life.admitted_s = life.sent_s = now_s
         life.decision = decision
-        replica = desk.replica_of(life)
+        replica = life.replica
         if replica is not None:
             replica.opening += 1
             replica.sent_tokens += life.work.prefill_tokens
-        class_policy = desk.policy.classes[life.request.service_class]
-        desk.set_timer(life, min(life.finish_by_s, now_s + class_policy.first_byte_s))
+        desk.set_timer(life, min(life.request.finish_by_s, now_s + life.lane.service_class.first_byte_s))
         desk.effect(Run(life.request.id, life.execution, life.estimate.output_tokens, send_before_s, decision))
 
     def first_byte(self, event: FirstByte, now_s: float) -> None:
@@ -59,18 +59,18 @@ class Course:
             return
         self._desk.move(life, "first_byte")
         life.first_byte_s = now_s
-        replica = self._desk.replica_of(life)
+        replica = life.replica
         if replica is not None:
             self._learn_first_byte(life, replica, now_s)
             replica.unstamped[life.execution.id] = now_s
-        self._desk.set_timer(life, life.finish_by_s)
-        self._desk.ask(life, Start(life.execution.id, self._desk.owner), now_s)
+        self._desk.set_timer(life, life.request.finish_by_s)
+        self._desk.ask_with_next(life, Start(life.execution.id, self._desk.owner), now_s)
 
     def _learn_first_byte(self, life: Life, replica: Replica, now_s: float) -> None:
         replica.opening -= 1
         took_s = now_s - (life.sent_s or now_s)
         replica.prefill.observe(life.work.prefill_tokens, took_s, alone=replica.requests <= life.work.sequences)
-        promise_s = self._desk.policy.classes[life.request.service_class].ttft_slo_s
+        promise_s = life.lane.service_class.ttft_slo_s
         replica.limit.first_token(took_s, promise_s, replica.requests, now_s)
 
     def progressed(self, event: Progressed, now_s: float) -> None:
@@ -102,7 +102,7 @@ class Course:
             return None
         life.end_reason = life.end_reason or NOT_SENT_REASONS.get(event.reason, "no_replica")
         if event.reason == "connect":
-            replica = self._desk.replica_of(life)
+            replica = life.replica
             if replica is not None:
                 replica.refused_connection(now_s)
         life.failed = True
@@ -116,7 +116,7 @@ class Course:
             return
         already = life.state == LEAVING
         self._leave(life, "lost", "upstream_lost", now_s, abort=not already)
-        replica = self._desk.replica_of(life)
+        replica = life.replica
         if replica is not None:
             replica.unproved.setdefault(life.execution.id, now_s)
             self._desk.observe(replica.name, now_s)
@@ -147,8 +147,9 @@ class Course:
             waited_s = now_s - (life.leaving_s or now_s)
             self._desk.alarm("evidence_overdue", life.execution.id, f"unconfirmed for {waited_s:.0f} s, still charged")
             self._desk.set_timer(life, now_s + OVERDUE_S)
+            self._mark_unproved(life, now_s)  # what the clock could not prove, counting may
         elif life.state in (SENT, RUNNING):
-            over = now_s >= life.finish_by_s
+            over = now_s >= life.request.finish_by_s
             self._leave(life, "time_over" if over else "silent", "deadline_exceeded" if over else "upstream_timeout", now_s)
 
     def _leave(self, life: Life, what: str, reason: str, now_s: float, abort: bool = True) -> None:
@@ -169,18 +170,18 @@ class Course:
         desk.ask(life, Cancel(life.execution.id, desk.owner), now_s)
 
     def _no_longer_opening(self, life: Life) -> None:
-        replica = self._desk.replica_of(life)
+        replica = life.replica
         if replica is not None:
             replica.opening -= 1
 
     def closed(self, event: EngineClosed, now_s: float) -> None:
         """The engine's server closed its side: the clock proof can begin, with a scrape begun from now on."""
         life = self._desk.runs.get(event.execution)
-        replica = self._desk.replica_of(life) if life is not None else None
+        replica = life.replica if life is not None else None
         if life is None or replica is None or life.state != LEAVING:
             return
         if replica.capacity is not None and "E3a" in replica.capacity.evidence:
-            replica.closing[life.execution.id] = ClockProof(now_s)
+            replica.closing[life.execution.id] = ClockProof(now_s, began=life.first_byte_s is not None)
         else:
             replica.unproved.setdefault(life.execution.id, now_s)
         self._desk.observe(replica.name, now_s)
@@ -210,7 +211,7 @@ class Course:
         desk.ask(life, Stop(life.execution.id, desk.owner, level, self._end(life), self._usage(life)), now_s)
 
     def _forget_proofs(self, life: Life) -> None:
-        replica = self._desk.replica_of(life)
+        replica = life.replica
         if replica is not None:
             replica.closing.pop(life.execution.id, None)
             replica.unproved.pop(life.execution.id, None)
@@ -230,8 +231,11 @@ class Course:
 
     def answered(self, life: Life, answer: Answer, now_s: float) -> bool:
         """An answer to start, cancel or stop. True when the life has ended by it."""
-        if life.ask is not None and type(life.ask).__name__.lower() == answer.verb:
+        if life.ask is not None and VERBS.get(type(life.ask)) == answer.verb:
             life.ask = None
+        if answer.verb == "cancel" and answer.state in TERMINAL and life.state == LEAVING:
+            self._close_by_ledger(life, answer.evidence, now_s)
+            return True
         if answer.verb != "stop":
             return False
         if answer.outcome == "refused" and life.state == SETTLING:
@@ -244,7 +248,7 @@ class Course:
 
     def _mark_unproved(self, life: Life, now_s: float) -> None:
         life.leaving_s = life.leaving_s or now_s
-        replica = self._desk.replica_of(life)
+        replica = life.replica
         if replica is not None:
             replica.unproved[life.execution.id] = now_s
 
@@ -256,16 +260,19 @@ class Course:
         if life.state in (SENT, RUNNING):
             life.end_reason, life.failed = "upstream_lost", True
             self._desk.effect(Abort(life.execution.id, "upstream_lost" if life.wanted else ""))
+        self._close_by_ledger(life, record.evidence, now_s)
+        return life
+
+    def _close_by_ledger(self, life: Life, evidence: str, now_s: float) -> None:
         if life.state != SETTLING:
             if life.state == SENT:
                 self._no_longer_opening(life)
             self._desk.move(life, "proved")
-            life.evidence = record.evidence
+            life.evidence = evidence
             self._forget_proofs(life)
             self.report(life, now_s)
         self._desk.move(life, "stop_answered")
         life.ask = None
-        return life
 
     def report(self, life: Life, now_s: float, outcome: str = "") -> None:
         """The one outcome of an arrival."""
@@ -276,27 +283,27 @@ class Course:
         outcome = outcome or self._outcome(life)
         self._desk.record(
             Outcome(
-                id=request.id,
-                key=request.key,
-                execution=life.execution.id,
-                outcome=outcome,
-                reason=life.end_reason,
-                service_class=request.service_class,
-                model=request.model,
-                pool=request.pool,
-                client=request.client,
-                retry=request.retry_count > 0,
-                arrived_s=request.arrived_s,
-                admitted_s=life.admitted_s,
-                sent_s=life.sent_s,
-                first_byte_s=life.first_byte_s,
-                ended_s=now_s,
-                work=life.work,
-                usage=self._usage(life),
-                evidence=life.evidence,
-                unconfirmed_s=now_s - life.leaving_s if life.leaving_s is not None else None,
-                in_slo=outcome == "completed" and self._in_slo(life, now_s),
-                predicted_ttft_s=life.forecast.ttft_s,
+                request.id,
+                request.key,
+                life.execution.id,
+                outcome,
+                life.end_reason,
+                request.service_class,
+                request.model,
+                request.pool,
+                request.client,
+                request.retry_count > 0,
+                request.arrived_s,
+                life.admitted_s,
+                life.sent_s,
+                life.first_byte_s,
+                now_s,
+                life.work,
+                self._usage(life),
+                life.evidence,
+                now_s - life.leaving_s if life.leaving_s is not None else None,
+                outcome == "completed" and self._in_slo(life, now_s),
+                life.forecast.ttft_s,
             )
         )
 
@@ -309,7 +316,7 @@ class Course:
 
     def _in_slo(self, life: Life, now_s: float) -> bool:
         """Goodput: complete, still wanted, and inside every limit its class states."""
-        promise = self._desk.policy.classes[life.request.service_class]
+        promise = life.lane.service_class
         first_s = life.first_byte_s if life.first_byte_s is not None else now_s
         arrived_s = life.request.arrived_s
         if promise.ttft_slo_s is not None and first_s - arrived_s > promise.ttft_slo_s:
@@ -322,4 +329,5 @@ class Course:
         return (now_s - first_s) / (tokens - 1) <= promise.tpot_slo_s
 
 
+VERBS = {Start: "start", Cancel: "cancel", Stop: "stop"}
 NOT_SENT_REASONS = {"late": "ledger_unavailable", "connect": "no_replica", "busy": "queue_timeout", "gone": ""}

@@ -5,28 +5,20 @@ Nothing here keeps a life or asks a ledger: it looks, and says.
 
 from __future__ import annotations
 
-from headworks.core.checks import Situation, verdicts
+from headworks.core.checks import verdicts
 from headworks.core.disciplines import Discipline
 from headworks.core.estimate import Estimator, work_of
+from headworks.core.lane import Lane
 from headworks.core.life import Life
-from headworks.core.policy import ClassPolicy, Policy, TenantPolicy
+from headworks.core.policy import ClassPolicy, Policy
 from headworks.core.pool import Pool, Replica
 from headworks.core.reasons import REASONS
-from headworks.core.types import Charge, Decision, Forecast, Request, Verdict, Work
+from headworks.core.types import Decision, Forecast, Request, Verdict, Work
 
+SOON_S = 1.0
+"""The hint of a refusal that has nothing to do with load."""
 WAITS = frozenset({"queue_timeout", "tenant_capacity_exceeded", "kv_saturation"})
 """Failed checks that time may cure: the request queues. The others refuse when they concern a request that must wait."""
-
-
-class TenantUse:
-    """What one tenant holds through this gateway."""
-
-    __slots__ = ("policy", "requests", "tokens")
-
-    def __init__(self, policy: TenantPolicy) -> None:
-        self.policy = policy
-        self.tokens = 0
-        self.requests = 0
 
 
 class Decider:
@@ -37,40 +29,28 @@ class Decider:
         self.gateway = gateway
         self.estimator = Estimator()
 
-    def look(self, request: Request, number: int, pool: Pool, tenant: TenantUse, discipline: Discipline, now_s: float) -> Life:
-        """A new life with its work, forecast and verdicts."""
-        capacity = pool.capacity_for()
-        estimate = self.estimator.estimate(request, capacity, pool.policy.output_tokens_cold)
-        work = work_of(request, estimate, capacity, 0.0)
-        service_class = self.policy.classes[request.service_class]
-        forecast = forecast_of(work, pool, tenant, discipline, now_s)
-        life = Life(request, number, estimate, work, forecast)
-        # A discipline that does not drop late work is told no deadline at all: neither the clock nor the head of its
-        # queue may send a request away, or the naive baseline is not naive.
-        naive = pool.policy.discipline.unbounded or not pool.policy.discipline.drop_late
-        life.start_by_s = start_by_s(request, service_class, forecast.prefill_s, naive)
-        life.verdicts = self.judge(life, pool, tenant, now_s)
-        return life
+    def look(self, request: Request, number: int, lane: Lane, discipline: Discipline, now_s: float) -> tuple[Life, bool]:
+        """A new life with its work, forecast and verdicts; and whether nothing at all stands in its way."""
+        pool = lane.pool
+        estimate = self.estimator.estimate(request, pool.context_tokens, pool.policy.output_tokens_cold)
+        work = work_of(request, estimate, pool.block_tokens)
+        replica, _ = pool.place(work, now_s)
+        forecast = forecast_of(work, lane, replica, discipline, now_s)
+        life = Life(request, number, lane, estimate, work, forecast)
+        life.replica = replica
+        life.start_by_s = start_by_s(request, lane.service_class, forecast.prefill_s, discipline.drops_late)
+        life.verdicts = found = verdicts(request, work, lane, forecast, now_s)
+        free = replica is not None and not pool.queue.requests
+        return life, free and all(verdict.passed for verdict in found)
 
-    def judge(self, life: Life, pool: Pool, tenant: TenantUse, now_s: float) -> tuple[Verdict, ...]:
+    def judge(self, life: Life, now_s: float) -> tuple[Verdict, ...]:
         """All checks as things stand now."""
-        return verdicts(
-            Situation(
-                request=life.request,
-                work=life.work,
-                pool=pool,
-                service_class=self.policy.classes[life.request.service_class],
-                tenant=tenant.policy,
-                tenant_tokens=tenant.tokens,
-                tenant_requests=tenant.requests,
-                forecast=life.forecast,
-                kv_used_ratio=pool.kv_used_ratio(now_s),
-            )
-        )
+        return verdicts(life.request, life.work, life.lane, life.forecast, now_s)
 
-    def refusal(self, life: Life, pool: Pool, discipline: Discipline) -> str:
+    def refusal(self, life: Life, discipline: Discipline) -> str:
         """The code with which this newcomer is refused at once, or "" when it may run or wait."""
-        never = self._never(life, pool)
+        pool = life.lane.pool
+        never = self._never(life)
         if never is not None:
             life.verdicts = (*life.verdicts, never)
             return never.reason
@@ -78,82 +58,66 @@ class Decider:
         if not failed:
             return ""
         must_wait = bool(failed & WAITS) or pool.queue.requests > 0
-        if "tenant_capacity_exceeded" in failed:
-            service_class = self.policy.classes[life.request.service_class]
-            if service_class.on_tenant_full == "refuse":
-                return "tenant_capacity_exceeded"
+        if "tenant_capacity_exceeded" in failed and life.lane.service_class.on_tenant_full == "refuse":
+            return "tenant_capacity_exceeded"
         if discipline.refuses_predicted and "queue_delay_exceeded" in failed:
             return "queue_delay_and_kv_saturation" if "kv_saturation" in failed else "queue_delay_exceeded"
         if "queue_full" in failed and must_wait and not discipline.drops_oldest:
             return "queue_full"
         return ""
 
-    def _never(self, life: Life, pool: Pool) -> Verdict | None:
+    def _never(self, life: Life) -> Verdict | None:
         """The verdict that no amount of waiting can cure (K08)."""
-        largest = pool.largest_tokens()
-        if largest is not None and life.work.kv_tokens > largest:
-            return Verdict("memory", f"pool:{pool.name}", life.work.kv_tokens, largest, "tokens", False, NEVER)
-        tenant = self.policy.tenants[life.request.key.tenant]
-        if tenant.active_tokens_max is not None and life.work.tokens > tenant.active_tokens_max:
-            value, limit = life.work.tokens, tenant.active_tokens_max
-            return Verdict("tenant", f"tenant:{tenant.name}", value, limit, "tokens", False, NEVER)
-        if tenant.active_requests_max is not None and life.work.sequences > tenant.active_requests_max:
-            value, limit = life.work.sequences, tenant.active_requests_max
-            return Verdict("tenant", f"tenant:{tenant.name}", value, limit, "requests", False, NEVER)
+        work, lane = life.work, life.lane
+        largest = lane.pool.largest_tokens()
+        if largest is not None and work.kv_tokens > largest:
+            return Verdict("memory", lane.pool_scope, work.kv_tokens, largest, "tokens", False, NEVER)
+        tenant = lane.tenant_policy
+        if tenant.active_tokens_max is not None and work.tokens > tenant.active_tokens_max:
+            return Verdict("tenant", lane.tenant_scope, work.tokens, tenant.active_tokens_max, "tokens", False, NEVER)
+        if tenant.active_requests_max is not None and work.sequences > tenant.active_requests_max:
+            return Verdict("tenant", lane.tenant_scope, work.sequences, tenant.active_requests_max, "requests", False, NEVER)
         return None
 
-    def decision(self, life: Life, outcome: str, reason: str, pool: Pool, now_s: float) -> Decision:
+    def decision(self, life: Life, outcome: str, reason: str, now_s: float) -> Decision:
         """The record of what was decided, with a return slot where the reason gives one."""
         request = life.request
-        retry_after_s = None
-        if outcome == "refuse" and REASONS[reason].retry == "ticket":
-            wait_s = wait_of(pool, pool.queue.tokens, now_s)
-            drain = pool.drain.tokens_per_s()
-            retry_after_s = pool.slots.give(wait_s, life.work.tokens, drain, self.policy.horizon_s, now_s)
-        elif outcome == "refuse" and REASONS[reason].retry == "soon":
-            retry_after_s = 1.0
         return Decision(
-            id=request.id,
-            key=request.key,
-            outcome=outcome,
-            reason=reason,
-            verdicts=life.verdicts,
-            forecast=life.forecast,
-            work=life.work,
-            retry_after_s=retry_after_s,
-            position=pool.queue.requests if outcome == "queue" else 0,
-            degraded="",
-            decided_s=now_s,
-            waited_s=max(0.0, now_s - request.arrived_s),
-            gateway=self.gateway,
-            policy_version=self.policy.version,
-            service_class=request.service_class,
-            model=request.model,
-            pool=request.pool,
+            request.id,
+            request.key,
+            outcome,
+            reason,
+            life.verdicts,
+            life.forecast,
+            life.work,
+            self._retry_after_s(life, REASONS[reason].retry, now_s) if outcome == "refuse" else None,
+            life.lane.pool.queue.requests if outcome == "queue" else 0,
+            "",
+            now_s,
+            now_s - request.arrived_s,
+            self.gateway,
+            life.lane.policy_version,
+            request.service_class,
+            request.model,
+            request.pool,
         )
+
+    def _retry_after_s(self, life: Life, retry: str, now_s: float) -> float | None:
+        if retry == "ticket":
+            pool = life.lane.pool
+            wait_s = wait_of(pool, pool.queue.tokens, now_s)
+            return pool.slots.give(wait_s, life.work.tokens, pool.drain.tokens_per_s(), self.policy.horizon_s, now_s)
+        return SOON_S if retry == "soon" else None
 
 
 NEVER = "request_exceeds_capacity"
 
 
-def charges_of(request: Request, work: Work, replica: str) -> tuple[Charge, ...]:
-    """What a reserve charges: plain tokens to the tenant, whole memory blocks to pool and replica, sequences to all."""
-    tenant, pool = f"tenant:{request.key.tenant}", f"pool:{request.pool}"
-    return (
-        Charge(tenant, "tokens", work.tokens),
-        Charge(tenant, "requests", work.sequences),
-        Charge(pool, "tokens", work.kv_tokens),
-        Charge(pool, "requests", work.sequences),
-        Charge(f"replica:{replica}", "tokens", work.kv_tokens),
-        Charge(f"replica:{replica}", "requests", work.sequences),
-    )
-
-
-def forecast_of(work: Work, pool: Pool, tenant: TenantUse, discipline: Discipline, now_s: float) -> Forecast:
-    """W_est + t_prefill for a newcomer (B2)."""
-    replica, _ = pool.place(work, now_s)
-    has_room = replica is not None and not pool.queue.requests and _tenant_fits(tenant, work)
-    if has_room and not _waiting_inside(pool, now_s):
+def forecast_of(work: Work, lane: Lane, replica: Replica | None, discipline: Discipline, now_s: float) -> Forecast:
+    """W_est + t_prefill for a newcomer (B2). `replica`: where it would fit now, if anywhere."""
+    pool = lane.pool
+    elsewhere = waiting_inside(pool, now_s)
+    if replica is not None and not pool.queue.requests and not elsewhere and lane.tenant_fits(work):
         wait_s: float | None = 0.0
         basis = "room"
     else:
@@ -169,31 +133,30 @@ def wait_of(pool: Pool, ahead_tokens: int, now_s: float) -> float | None:
     tokens_per_s, requests_per_s = pool.drain.tokens_per_s(), pool.drain.requests_per_s()
     if not tokens_per_s or not requests_per_s:
         return None
-    return ahead_tokens / tokens_per_s + _waiting_inside(pool, now_s) / requests_per_s
+    return ahead_tokens / tokens_per_s + waiting_inside(pool, now_s) / requests_per_s
 
 
-def _waiting_inside(pool: Pool, now_s: float) -> int:
+def waiting_inside(pool: Pool, now_s: float) -> int:
     """Requests waiting inside the engines that are not ours on their way in: they will run before a newcomer."""
-    return sum(max(0, replica.waiting(now_s) - replica.opening) for replica in pool.replicas.values())
-
-
-def _tenant_fits(tenant: TenantUse, work: Work) -> bool:
-    policy = tenant.policy
-    if policy.active_tokens_max is not None and tenant.tokens + work.tokens > policy.active_tokens_max:
-        return False
-    return policy.active_requests_max is None or tenant.requests + work.sequences <= policy.active_requests_max
+    total = 0
+    for replica in pool.replicas.values():
+        waiting = replica.waiting(now_s) - replica.opening
+        if waiting > 0:
+            total += waiting
+    return total
 
 
 def _prefill_s(work: Work, pool: Pool, replica: Replica | None) -> float:
     """On the replica it would go to; while none has room, the quickest."""
-    replicas = [replica] if replica is not None else list(pool.replicas.values())
     prompt_tokens = work.prefill_tokens
-    return min((one.prefill.upper_s(prompt_tokens, alone=not one.requests) for one in replicas), default=0.0)
+    if replica is not None:
+        return replica.prefill.upper_s(prompt_tokens, alone=not replica.requests)
+    return min((one.prefill.upper_s(prompt_tokens, alone=not one.requests) for one in pool.replicas.values()), default=0.0)
 
 
-def start_by_s(request: Request, service_class: ClassPolicy, prefill_s: float, unbounded: bool) -> float:
+def start_by_s(request: Request, service_class: ClassPolicy, prefill_s: float, drops_late: bool = True) -> float:
     """The last instant at which starting still helps (B6): min(TTFT promise − t_prefill, wait limit, the client's own)."""
-    if unbounded:
+    if not drops_late:
         return float("inf")
     wait_s = service_class.wait_s_max
     if service_class.ttft_slo_s is not None:

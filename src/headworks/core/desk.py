@@ -1,6 +1,9 @@
 """The gate's desk: every life in hand, what is asked and not answered, what is due, and the effects of this turn.
 
 `Gate`, `Course` and `Boot` work at the same desk. It knows no rules of admission; it keeps things from being lost.
+
+Wake-ups are cheap because they are only ever too early: whoever sets a time lowers the next wake-up, nobody raises it, and the
+tick that comes finds out what is really due.
 """
 
 from __future__ import annotations
@@ -9,13 +12,14 @@ from collections import deque
 from hashlib import blake2b
 from heapq import heappop, heappush
 
-from headworks.core.commands import Command
-from headworks.core.decide import Decider, TenantUse
+from headworks.core.commands import Command, Start
+from headworks.core.decide import Decider
 from headworks.core.disciplines import Discipline
 from headworks.core.effects import Alarm, Ask, Effect, Observe, Outcome, Record, WakeAt
-from headworks.core.life import ENDED, LEAVING, SETTLING, Life
+from headworks.core.lane import Lane, TenantUse
+from headworks.core.life import ENDED, Life
 from headworks.core.policy import INFINITE_S, Policy, TenantPolicy
-from headworks.core.pool import Pool, Replica
+from headworks.core.pool import Pool
 from headworks.core.types import Decision, Owner
 
 ALARMS_MAX_A_TURN = 16
@@ -36,20 +40,24 @@ class Desk:
         self.runs: dict[str, Life] = {}
         """Execution id → life, from the first ask until it is settled."""
         self.arrivals = 0
+        self._lanes: dict[tuple[str, str, str], Lane] = {}
         self._seed = seed
         self._minted = 0
         self._effects: list[Effect] = []
         self._commands: list[Command] = []
+        self._riders: dict[str, Command] = {}
         self._timers: list[tuple[float, int, Life]] = []
         self._timer_count = 0
         self._asks: deque[tuple[float, Life, Command]] = deque()
         self._woken_at_s = INFINITE_S
+        self._wake_s = INFINITE_S
         self._alarms = 0
 
     def change_policy(self, policy: Policy) -> None:
         """The new policy for everything from here on. What runs keeps its charges; measurements are kept."""
         self.policy = policy
         self.decider.policy = policy
+        self._lanes.clear()
         for name, pool_policy in policy.pools.items():
             pool = self.pools.get(name)
             if pool is None:
@@ -64,6 +72,17 @@ class Desk:
             else:
                 use.policy = tenant_policy
 
+    def lane(self, tenant: str, service_class: str, pool: str) -> Lane:
+        """The lane of a request under today's policy."""
+        lane = self._lanes.get((tenant, service_class, pool))
+        if lane is None:
+            use = self.tenants.get(tenant)
+            if use is None:  # deleted by a reload between a request's parsing and its arrival
+                use = self.tenants[tenant] = TenantUse(TenantPolicy(tenant))
+            lane = Lane(use, self.policy.classes[service_class], self.pools[pool], self.policy.version)
+            self._lanes[tenant, service_class, pool] = lane
+        return lane
+
     # effects and commands of this turn
 
     def effect(self, effect: Effect) -> None:
@@ -77,7 +96,19 @@ class Desk:
         """Ask, and ask the same again until it is answered."""
         life.ask = command
         self._commands.append(command)
-        self._asks.append((now_s + self.policy.ask_late_s, life, command))
+        late_s = now_s + self.policy.ask_late_s
+        self._asks.append((late_s, life, command))
+        if late_s < self._wake_s:
+            self._wake_s = late_s
+
+    def ask_with_next(self, life: Life, command: Start, now_s: float) -> None:
+        """Ask together with whatever is asked next: nobody waits for this answer. By itself it goes when it is late."""
+        life.ask = command
+        self._riders[command.execution] = command
+        late_s = now_s + self.policy.ask_late_s
+        self._asks.append((late_s, life, command))
+        if late_s < self._wake_s:
+            self._wake_s = late_s
 
     def alarm(self, name: str, subject: str, detail: str) -> None:
         """Report something that should not be. Bounded a turn: one broken thing must not flood the log."""
@@ -91,16 +122,20 @@ class Desk:
     def record(self, record: Decision | Outcome) -> None:
         self._effects.append(Record(record))
 
-    def leave(self, next_s: float) -> list[Effect]:
+    def leave(self) -> list[Effect]:
         """End the turn: one ask for all commands, one wake-up for whatever is due first."""
+        effects = self._effects
         if self._commands:
-            self._effects.append(Ask(self._commands))
+            commands = self._commands
+            if self._riders:
+                commands = [*self._riders.values(), *commands]
+                self._riders = {}
+            effects.append(Ask(commands))
             self._commands = []
-        due_s = min(next_s, self._next_s())
-        if due_s < self._woken_at_s:
-            self._woken_at_s = due_s
-            self._effects.append(WakeAt(due_s))
-        effects, self._effects = self._effects, []
+        if self._wake_s < self._woken_at_s:
+            self._woken_at_s = self._wake_s
+            effects.append(WakeAt(self._wake_s))
+        self._effects = []
         self._alarms = 0
         return effects
 
@@ -118,50 +153,62 @@ class Desk:
         self._minted += 1
         return blake2b(self._minted.to_bytes(8, "big"), key=self._seed, digest_size=16).hexdigest()
 
-    def pool_of(self, life: Life) -> Pool:
-        return self.pools[life.request.pool]
-
-    def replica_of(self, life: Life) -> Replica | None:
-        return self.pools[life.request.pool].replicas.get(life.execution.replica)
-
-    def tenant_of(self, life: Life) -> TenantUse:
-        name = life.request.key.tenant
-        use = self.tenants.get(name)
-        if use is None:  # deleted by a reload while its work still runs
-            use = self.tenants[name] = TenantUse(TenantPolicy(name))
-        return use
-
-    def take(self, life: Life, replica: Replica) -> None:
-        self.pool_of(life).take(replica, life.work)
-        tenant = self.tenant_of(life)
-        tenant.tokens += life.work.tokens
-        tenant.requests += life.work.sequences
+    def take(self, life: Life) -> None:
+        """Count its work as taken here, from the moment it is asked for."""
+        work, lane, replica = life.work, life.lane, life.replica
+        for use in (lane.pool, replica):
+            if use is not None:
+                use.tokens += work.kv_tokens
+                use.requests += work.sequences
+        lane.tenant.tokens += work.tokens
+        lane.tenant.requests += work.sequences
 
     def give_back(self, life: Life) -> None:
-        replica = self.replica_of(life)
-        if replica is not None:
-            self.pool_of(life).give_back(replica, life.work)
-        tenant = self.tenant_of(life)
-        tenant.tokens -= life.work.tokens
-        tenant.requests -= life.work.sequences
+        """Count it as no longer taken: after the ledger has said so."""
+        work, lane, replica = life.work, life.lane, life.replica
+        for use in (lane.pool, replica):
+            if use is not None:
+                use.tokens -= work.kv_tokens
+                use.requests -= work.sequences
+        lane.tenant.tokens -= work.tokens
+        lane.tenant.requests -= work.sequences
 
     # time
 
+    def wake(self, at_s: float) -> None:
+        """Have a tick at this time at the latest."""
+        if at_s < self._wake_s:
+            self._wake_s = at_s
+
     def set_timer(self, life: Life, at_s: float) -> None:
-        """One timer a life; setting it again replaces it. Passed times fire at the next tick."""
+        """One timer a life; setting it again replaces it. A later time costs nothing until the earlier one comes."""
         life.timer_s = at_s
-        if at_s != INFINITE_S:
+        if at_s < life.timed_s:
+            life.timed_s = at_s
             self._timer_count += 1
             heappush(self._timers, (at_s, self._timer_count, life))
+            if at_s < self._wake_s:
+                self._wake_s = at_s
+
+    def woken(self) -> None:
+        """The tick has come: everything that waits for a time states it anew."""
+        self._woken_at_s = self._wake_s = INFINITE_S
 
     def due(self, now_s: float) -> list[Life]:
         """Lives whose timer has passed, each once, in order of time."""
         found = []
         while self._timers and self._timers[0][0] <= now_s:
-            at_s, _, life = heappop(self._timers)
-            if life.timer_s == at_s and life.state != ENDED:
+            life = heappop(self._timers)[2]
+            life.timed_s = INFINITE_S
+            if life.state == ENDED:
+                continue
+            if life.timer_s <= now_s:
                 life.timer_s = INFINITE_S
                 found.append(life)
+            else:
+                self.set_timer(life, life.timer_s)
+        if self._timers:
+            self.wake(self._timers[0][0])
         return found
 
     def ask_late(self, now_s: float) -> None:
@@ -169,20 +216,7 @@ class Desk:
         while self._asks and self._asks[0][0] <= now_s:
             _, life, command = self._asks.popleft()
             if life.ask is command:
+                self._riders.pop(life.execution.id, None)
                 self.ask(life, command, now_s)
-
-    def woken(self) -> None:
-        self._woken_at_s = INFINITE_S
-
-    def _next_s(self) -> float:
-        while self._timers and (self._timers[0][0] != self._timers[0][2].timer_s or self._timers[0][2].state == ENDED):
-            heappop(self._timers)
-        while self._asks and self._asks[0][1].ask is not self._asks[0][2]:
-            self._asks.popleft()
-        timer_s = self._timers[0][0] if self._timers else INFINITE_S
-        ask_s = self._asks[0][0] if self._asks else INFINITE_S
-        return min(timer_s, ask_s)
-
-    def unsettled(self) -> int:
-        """Executions that have been wanted to stop and are not proved stopped."""
-        return sum(1 for life in self.runs.values() if life.state in (LEAVING, SETTLING))
+        if self._asks:
+            self.wake(self._asks[0][0])

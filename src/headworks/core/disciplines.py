@@ -17,11 +17,13 @@ Flow = tuple[str, str]
 class Discipline:
     """One order of service. `refuses_predicted`: a request that cannot make it is refused when it arrives (B2)."""
 
-    __slots__ = ("_pick", "drops_oldest", "policy", "refuses_predicted")
+    __slots__ = ("_pick", "drops_late", "drops_oldest", "policy", "refuses_predicted")
 
     def __init__(self, policy: DisciplinePolicy) -> None:
         self.policy = policy
         self._pick, self.refuses_predicted, self.drops_oldest = KINDS[policy.kind]
+        self.drops_late = policy.drop_late and not policy.unbounded
+        """What can no longer be on time leaves the queue, told so. Without this switch nothing does but its client."""
 
     def next(self, queue: PoolQueue, blocked: dict[Flow, str]) -> Life | None:
         """The life to ask for now, among the flows that are not blocked by a limit of their own."""

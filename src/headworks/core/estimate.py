@@ -9,7 +9,7 @@ a margin of `RATIO_MARGIN`. What the engine's usage says at the end corrects the
 from __future__ import annotations
 
 from headworks.core.stats import Window
-from headworks.core.types import Capacity, Estimate, Request, Usage, Work
+from headworks.core.types import Estimate, Request, Usage, Work
 
 TEMPLATE_TOKENS = 16
 """What a chat template may add around the text."""
@@ -19,18 +19,36 @@ PAIRS_MAX = 10_000
 """(tenant, model) pairs remembered; beyond, new pairs stay at the safe ratio."""
 
 
+class _Learnt:
+    """Tokens per prompt byte of one (tenant, model)."""
+
+    __slots__ = ("error_ratio", "ratio", "window")
+
+    def __init__(self) -> None:
+        self.window = Window(200)
+        self.ratio: float | None = None
+        self.error_ratio = 1.0
+
+    def add(self, ratio: float) -> None:
+        self.window.add(ratio)
+        if len(self.window) >= OBSERVATIONS_MIN:
+            high = self.window.quantile(1.0)
+            self.ratio = min(1.0, high * RATIO_MARGIN)
+            middle = self.window.quantile(0.5)
+            self.error_ratio = high / middle - 1.0 if middle else 1.0
+
+
 class Estimator:
     """Learns tokens per prompt byte for each (tenant, model)."""
 
     def __init__(self) -> None:
-        self._ratios: dict[tuple[str, str], Window] = {}
+        self._learnt: dict[tuple[str, str], _Learnt] = {}
 
-    def estimate(self, request: Request, capacity: Capacity | None, output_tokens_cold: int) -> Estimate:
-        """Prompt and output of one sample. Without a client's maximum the output is the rest of the context."""
-        context_tokens = capacity.context_tokens if capacity else 0
+    def estimate(self, request: Request, context_tokens: int, output_tokens_cold: int) -> Estimate:
+        """Prompt and output of one sample. Without a client's maximum the output is the rest of the context (0: unknown)."""
         prompt_tokens, basis, error_ratio = self._prompt(request)
-        if request.output_tokens_max is not None:
-            output_tokens = request.output_tokens_max
+        output_tokens = request.output_tokens_max
+        if output_tokens is not None:
             if context_tokens:  # a prompt that leaves less is cut by the engine's own rule, never by our estimate
                 prompt_tokens = min(prompt_tokens, max(1, context_tokens - output_tokens))
         elif context_tokens:
@@ -43,35 +61,29 @@ class Estimator:
     def _prompt(self, request: Request) -> tuple[int, str, float]:
         if request.prompt_tokens is not None:
             return max(1, request.prompt_tokens), "exact", 0.0
-        window = self._ratios.get((request.key.tenant, request.model))
-        if window is None or len(window) < OBSERVATIONS_MIN:
+        learnt = self._learnt.get((request.key.tenant, request.model))
+        if learnt is None or learnt.ratio is None:
             return request.prompt_bytes + TEMPLATE_TOKENS, "bytes", 1.0
-        high = window.quantile(1.0)
-        ratio = min(1.0, high * RATIO_MARGIN)
-        return int(request.prompt_bytes * ratio) + TEMPLATE_TOKENS, "learnt", high / window.quantile(0.5) - 1.0
+        return int(request.prompt_bytes * learnt.ratio) + TEMPLATE_TOKENS, "learnt", learnt.error_ratio
 
     def observe(self, request: Request, usage: Usage) -> None:
         """Learn from exact usage. The template's share is left out, so that small prompts do not mislead."""
         if not usage.exact or request.prompt_tokens is not None or request.prompt_bytes <= 0:
             return
         pair = (request.key.tenant, request.model)
-        window = self._ratios.get(pair)
-        if window is None:
-            if len(self._ratios) >= PAIRS_MAX:
+        learnt = self._learnt.get(pair)
+        if learnt is None:
+            if len(self._learnt) >= PAIRS_MAX:
                 return
-            window = self._ratios[pair] = Window(200)
-        window.add(max(0, usage.prompt_tokens - TEMPLATE_TOKENS) / request.prompt_bytes)
+            learnt = self._learnt[pair] = _Learnt()
+        learnt.add(max(0, usage.prompt_tokens - TEMPLATE_TOKENS) / request.prompt_bytes)
 
 
-def work_of(request: Request, estimate: Estimate, capacity: Capacity | None, engine_s: float) -> Work:
+def work_of(request: Request, estimate: Estimate, block_tokens: int) -> Work:
     """What is charged: each sample holds its own prompt and output; memory goes by whole blocks (A1, design section 5)."""
-    per_sequence = estimate.prompt_tokens + estimate.output_tokens
-    block = capacity.block_tokens if capacity else 1
-    return Work(
-        tokens=request.samples * per_sequence,
-        prefill_tokens=request.samples * (estimate.prompt_tokens - estimate.cached_tokens),
-        sequences=request.samples,
-        engine_s=engine_s,
-        kv_tokens=request.samples * -(-per_sequence // block) * block,
-        output_tokens=estimate.output_tokens,
-    )
+    samples = request.samples
+    prompt_tokens, output_tokens = estimate.prompt_tokens, estimate.output_tokens
+    per_sequence = prompt_tokens + output_tokens
+    kv_tokens = samples * (-(-per_sequence // block_tokens) * block_tokens)
+    prefill_tokens = samples * (prompt_tokens - estimate.cached_tokens)
+    return Work(samples * per_sequence, prefill_tokens, samples, 0.0, kv_tokens, output_tokens)

@@ -4,6 +4,10 @@ After the owner half-closed and the engine's server closed its side, the abort s
 scrape begun after that shows the iteration count c. A later scrape of the same incarnation that shows c + 4 or more, on
 every data-parallel rank, or a rank with nothing in it, proves that the abort has been carried out: real engines took at
 most two iterations. It needs no exclusivity and nothing of other gateways. A frozen counter proves nothing.
+
+Emptiness is weaker than it looks: gauges are those of the last finished step. An engine that hangs, or is still busy
+with the first step of this very execution, shows the emptiness of before. So an empty rank counts only if its gauges
+are younger than the execution: the engine had shown a byte of it, or the clock moved between the two samples.
 """
 
 from __future__ import annotations
@@ -16,10 +20,12 @@ ITERATIONS = 4
 class ClockProof:
     """One closed connection on its way to being proved stopped."""
 
-    __slots__ = ("_closed_s", "_first")
+    __slots__ = ("_began", "_closed_s", "_first")
 
-    def __init__(self, closed_s: float) -> None:
+    def __init__(self, closed_s: float, began: bool) -> None:
         self._closed_s = closed_s
+        self._began = began
+        """The engine had shown a byte of it."""
         self._first: ReplicaSample | None = None
 
     def seen(self, sample: ReplicaSample) -> bool:
@@ -35,7 +41,7 @@ class ClockProof:
             self._first = sample
             return False
         return all(
-            now - then >= ITERATIONS or load == 0
+            now - then >= ITERATIONS or (load == 0 and (self._began or now > then))
             for then, now, load in zip(first.iterations, sample.iterations, loads, strict=True)
         )
 

@@ -17,13 +17,12 @@ from headworks.core.boot import Boot
 from headworks.core.changes import Changes
 from headworks.core.commands import Answer, Reserve
 from headworks.core.course import Course
-from headworks.core.decide import charges_of
 from headworks.core.desk import Desk
 from headworks.core.disciplines import Discipline, Flow
 from headworks.core.effects import Effect
 from headworks.core.life import ASKED, LEAVING, QUEUED, RUNNING, SENT, UNASKED, Life
 from headworks.core.policy import INFINITE_S, Policy
-from headworks.core.pool import Pool, Replica
+from headworks.core.pool import Pool
 from headworks.core.refusing import Refusing
 from headworks.core.snapshot import audit, snapshot
 from headworks.core.types import Execution, Owner, Reservation
@@ -71,37 +70,37 @@ class Gate:
     def handle(self, event: events.Event, now_s: float) -> list[Effect]:
         """Take one event in. Must not be called again from within the performing of its effects."""
         self._handlers[type(event)](event, now_s)
-        retry_s = min(self._retry_s.values(), default=INFINITE_S)
-        return self._desk.leave(min(retry_s, self._boot.next_s(), self._changes.next_s()))
+        return self._desk.leave()
 
     # arriving
 
     def _on_arrived(self, event: events.Arrived, now_s: float) -> None:
         desk, request = self._desk, event.request
-        pool = desk.pools[request.pool]
+        lane = desk.lane(request.key.tenant, request.service_class, request.pool)
         discipline = desk.disciplines[request.pool]
         desk.arrivals += 1
-        tenant = desk.tenants[request.key.tenant]
-        life = desk.decider.look(request, desk.arrivals, pool, tenant, discipline, now_s)
+        life, free = desk.decider.look(request, desk.arrivals, lane, discipline, now_s)
         desk.lives[request.id] = life
-        closed = self._closed(pool, now_s)
-        refusal = closed or desk.decider.refusal(life, pool, discipline)
+        if free and now_s < self._boot.open_until_s and not self._changes.draining:
+            self._reserve(life, now_s)
+            desk.set_timer(life, life.start_by_s)
+            return
+        closed = self._closed(lane.pool, now_s)
+        refusal = closed or desk.decider.refusal(life, discipline)
         if desk.policy.observe and not closed:
-            self._let_through(life, pool, refusal, now_s)
+            self._let_through(life, refusal, now_s)
         elif refusal:
             self._refusing.turn_away(life, refusal, now_s)
         else:
-            self._wait(life, pool, discipline, now_s)
+            self._wait(life, discipline, now_s)
 
-    def _let_through(self, life: Life, pool: Pool, refusal: str, now_s: float) -> None:
+    def _let_through(self, life: Life, refusal: str, now_s: float) -> None:
         """Observe mode: write down what would have been decided, and run it all the same (F3)."""
         if refusal:
-            self._desk.record(self._desk.decider.decision(life, "refuse", refusal, pool, now_s))
-        pool.queue.add(life)
+            self._desk.record(self._desk.decider.decision(life, "refuse", refusal, now_s))
         life.start_by_s = INFINITE_S
-        replica = pool.least_used(now_s)
-        if replica is not None:
-            self._reserve(life, pool, replica, now_s)
+        life.replica = life.lane.pool.least_used(now_s)
+        self._reserve(life, now_s)
 
     def _closed(self, pool: Pool, now_s: float) -> str:
         """A reason that has nothing to do with this request."""
@@ -115,16 +114,17 @@ class Gate:
 
     # waiting
 
-    def _wait(self, life: Life, pool: Pool, discipline: Discipline, now_s: float) -> None:
-        """Into the queue, and through the door at once if there is room."""
+    def _wait(self, life: Life, discipline: Discipline, now_s: float) -> None:
+        """Into the queue, and through the door at once if it can be reached."""
+        pool = life.lane.pool
         if discipline.drops_oldest:
-            self._refusing.make_room(life, pool, now_s)
+            self._refusing.make_room(life, now_s)
         pool.queue.add(life)
         self._pump(pool, now_s)
         if life.state in (QUEUED, ASKED):
             self._desk.set_timer(life, life.start_by_s)
         if life.state == QUEUED:
-            self._desk.record(self._desk.decider.decision(life, "queue", life.blocked_by, pool, now_s))
+            self._desk.record(self._desk.decider.decision(life, "queue", life.blocked_by, now_s))
 
     def _on_client_gone(self, event: events.ClientGone, now_s: float) -> None:
         life = self._desk.lives.pop(event.id, None)
@@ -133,9 +133,9 @@ class Gate:
         life.subscribers.remove(event.id)
         if life.subscribers or not self._cancels(life):
             return
-        pool = self._desk.pool_of(life)
+        pool = life.lane.pool
         if life.state == QUEUED:
-            self._refusing.unqueue(life, pool)
+            self._refusing.unqueue(life)
             self._desk.move(life, "gone")
             self._course.report(life, now_s)
         elif life.state == ASKED:
@@ -147,7 +147,7 @@ class Gate:
 
     def _cancels(self, life: Life) -> bool:
         """The switch of the naive disciplines: without it, work nobody waits for goes on."""
-        return self._desk.disciplines[life.request.pool].policy.propagate_cancel or life.state not in (QUEUED, SENT, RUNNING)
+        return life.lane.pool.policy.discipline.propagate_cancel or life.state not in (QUEUED, SENT, RUNNING)
 
     # the one door
 
@@ -159,61 +159,52 @@ class Gate:
             life = discipline.next(pool.queue, blocked)
             if life is None:
                 return
-            if discipline.policy.drop_late and now_s > life.start_by_s:
+            if now_s > life.start_by_s:
                 self._refusing.expire(life, now_s)
                 continue
-            if not self._tenant_has_room(life):
-                life.blocked_by = "tenant_capacity_exceeded"
-                blocked[(life.request.service_class, life.request.key.tenant)] = life.blocked_by
+            if not life.lane.tenant_fits(life.work):
+                blocked[life.lane.flow] = life.blocked_by = "tenant_capacity_exceeded"
                 continue
-            replica, blocked_by = pool.place(life.work, now_s)
-            if replica is None:
+            life.replica, blocked_by = pool.place(life.work, now_s)
+            if life.replica is None:
                 life.blocked_by = blocked_by
                 return
-            self._reserve(life, pool, replica, now_s)
+            pool.queue.remove(life)
+            self._reserve(life, now_s)
 
-    def _tenant_has_room(self, life: Life) -> bool:
-        tenant, work = self._desk.tenant_of(life), life.work
-        tokens_max, requests_max = tenant.policy.active_tokens_max, tenant.policy.active_requests_max
-        if tokens_max is not None and tenant.tokens + work.tokens > tokens_max:
-            return False
-        return requests_max is None or tenant.requests + work.sequences <= requests_max
-
-    def _reserve(self, life: Life, pool: Pool, replica: Replica, now_s: float) -> None:
-        desk, request, work = self._desk, life.request, life.work
+    def _reserve(self, life: Life, now_s: float) -> None:
+        """Ask the ledger to charge it, at its place and in its flow's turn."""
+        desk, lane, replica = self._desk, life.lane, life.replica
+        assert replica is not None
         desk.move(life, "picked")
-        pool.queue.remove(life)
-        life.execution = Execution(desk.mint(), replica.name)
-        desk.runs[life.execution.id] = life
-        desk.take(life, replica)
-        life.charges = charges_of(request, work, replica.name)
-        classes, tenants = desk.policy.classes, desk.policy.tenants
-        flow = (request.service_class, request.key.tenant)
-        line = pool.queue.lines.get(flow)
+        life.execution = execution = Execution(desk.mint(), replica.name)
+        desk.runs[execution.id] = life
+        desk.take(life)
+        line = lane.pool.queue.lines.get(lane.flow)
         command = Reserve(
-            execution=life.execution.id,
-            key=None,
-            fingerprint=request.fingerprint,
-            owner=desk.owner,
-            pool=pool.name,
-            replica=replica.name,
-            flow=flow,
-            weights=(classes[flow[0]].share, tenants[flow[1]].share),
-            cost_tokens=work.tokens,
-            charges=life.charges,
-            waiting_tokens=line.tokens if line else 0,
-            more=line is not None,
-            policy_version=desk.policy.version,
-            slots_tokens=pool.slots.tokens,
+            execution.id,
+            None,
+            life.request.fingerprint,
+            desk.owner,
+            lane.pool.name,
+            replica.name,
+            lane.flow,
+            lane.weights,
+            life.work.tokens,
+            lane.charges(life.work, replica.scope),
+            line.tokens if line else 0,
+            line is not None,
+            lane.policy_version,
+            lane.pool.slots.tokens,
         )
         desk.ask(life, command, now_s)
 
     def _on_ledger_answered(self, event: events.LedgerAnswered, now_s: float) -> None:
         for answer in event.answers:
             self._answered(answer, now_s)
+        self._boot.saw(event.answers[-1].sequence, now_s)
 
     def _answered(self, answer: Answer, now_s: float) -> None:
-        self._boot.saw(answer.sequence, now_s)
         life = self._desk.runs.get(answer.execution) if answer.execution else None
         if answer.verb == "reserve":
             if life is not None:
@@ -228,7 +219,7 @@ class Gate:
         if life.state != ASKED:
             return  # taken back meanwhile: its stop is on the way, whatever this answer says
         life.ask = None
-        pool = self._desk.pool_of(life)
+        pool = life.lane.pool
         if answer.outcome in ("granted", "recorded"):
             self._granted(life, pool, now_s)
         elif answer.outcome == "never":
@@ -243,14 +234,14 @@ class Gate:
 
     def _granted(self, life: Life, pool: Pool, now_s: float) -> None:
         desk = self._desk
-        if desk.disciplines[pool.name].policy.drop_late and now_s > life.start_by_s:
+        if now_s > life.start_by_s:
             self._refusing.expire(life, now_s)
             return
         desk.move(life, "granted")
         pool.drain.granted(life.work.tokens, life.work.sequences, pool.queue.requests > 0, now_s)
-        decision = desk.decider.decision(life, "admit", "", pool, now_s)
+        decision = desk.decider.decision(life, "admit", "", now_s)
         desk.record(decision)
-        self._course.granted(life, decision, self._boot.send_before_s(), now_s)
+        self._course.granted(life, decision, self._boot.open_until_s, now_s)
 
     def _not_now(self, life: Life, pool: Pool, answer: Answer, now_s: float) -> None:
         """Refused for now, another flow's turn, or our lease has lapsed: back to its place in the queue."""
@@ -262,7 +253,12 @@ class Gate:
         else:
             tenant_is_full = any(short.scope.startswith("tenant:") for short in answer.shortfalls)
             life.blocked_by = "tenant_capacity_exceeded" if tenant_is_full else "queue_timeout"
-            self._retry_s[pool.name] = now_s + (YIELD_S if answer.outcome == "yield" else RETRY_S)
+            self._retry(pool, now_s + (YIELD_S if answer.outcome == "yield" else RETRY_S))
+
+    def _retry(self, pool: Pool, at_s: float) -> None:
+        """Ask nothing more for this pool until then, unless something is freed before."""
+        self._retry_s[pool.name] = at_s
+        self._desk.wake(at_s)
 
     def _drop_run(self, life: Life) -> None:
         """Nothing of this attempt is charged: forget its execution."""
@@ -277,9 +273,9 @@ class Gate:
         life = self._course.not_sent(event, now_s)
         if life is None:
             return
-        pool = self._desk.pool_of(life)
+        pool = life.lane.pool
         if event.reason == "busy":
-            self._retry_s[pool.name] = now_s + RETRY_S
+            self._retry(pool, now_s + RETRY_S)
         if now_s < life.start_by_s and not self._closed(pool, now_s):
             self._again(life, pool, now_s)
         else:
@@ -287,7 +283,7 @@ class Gate:
 
     def _again(self, life: Life, pool: Pool, now_s: float) -> None:
         """The same arrival at its old place, as a new attempt; the old one is only settled any more."""
-        heir = Life(life.request, life.number, life.estimate, life.work, life.forecast)
+        heir = Life(life.request, life.number, life.lane, life.estimate, life.work, life.forecast)
         heir.verdicts, heir.start_by_s, heir.blocked_by = life.verdicts, life.start_by_s, life.end_reason
         heir.subscribers, life.subscribers = life.subscribers, []
         life.reported = True
@@ -303,10 +299,11 @@ class Gate:
         self._desk.set_timer(life, INFINITE_S)
         for arrival in life.subscribers:
             self._desk.lives.pop(arrival, None)
-        pool = self._desk.pool_of(life)
+        pool = life.lane.pool
         if life.evidence != "E0":  # a busy engine is not less busy for having refused
             self._retry_s.pop(pool.name, None)
-        self._pump(pool, now_s)
+        if pool.queue.requests:
+            self._pump(pool, now_s)
 
     # the engines
 
@@ -333,6 +330,8 @@ class Gate:
             boot.answered_reader(boot.find_replica(answer.replica), answer, now_s)
         elif answer.verb == "put_incarnation":
             boot.answered_incarnation(answer)
+        elif answer.verb == "cancel":
+            boot.answered_cancel(answer)
         for name, subject in answer.alarms:
             self._desk.alarm(name, subject, f"reported by the ledger on {answer.verb}")
         if answer.verb in ENDS_OTHERS:
@@ -371,8 +370,9 @@ class Gate:
                 self._refusing.expire(life, now_s)
             elif life.state != UNASKED:
                 self._course.due(life, now_s)
-        for name in [name for name, at_s in self._retry_s.items() if at_s <= now_s]:
-            del self._retry_s[name]
+        self._retry_s = {name: at_s for name, at_s in self._retry_s.items() if at_s > now_s}
+        for at_s in (*self._retry_s.values(), self._boot.next_s(), self._changes.next_s()):
+            desk.wake(at_s)
         self._changes.end_drain(now_s)
         self._pump_all(now_s)
 
@@ -401,7 +401,7 @@ class Gate:
     def depart(self) -> list[Effect]:
         """The last turn: release the boot, so that what is left can be adopted at once."""
         self._boot.depart()
-        return self._desk.leave(INFINITE_S)
+        return self._desk.leave()
 
     # looking in
 

@@ -6,8 +6,15 @@ reads `MOVES`, and the drawing in the docs is made from it.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from headworks.core.commands import Command
-from headworks.core.types import Charge, Decision, Estimate, Execution, Forecast, Request, Usage, Verdict, Work
+from headworks.core.policy import INFINITE_S
+from headworks.core.types import Decision, Estimate, Execution, Forecast, Request, Usage, Verdict, Work
+
+if TYPE_CHECKING:
+    from headworks.core.lane import Lane
+    from headworks.core.pool import Replica
 
 QUEUED, ASKED, UNASKED, SENT, RUNNING, LEAVING, SETTLING, ENDED = (
     "queued",
@@ -61,72 +68,49 @@ MOVES: dict[tuple[str, str], str] = {
 
 
 class Life:
-    """One arrival on its way through this gateway, or one attempt of it that must still be settled."""
+    """One arrival on its way through this gateway, or one attempt of it that must still be settled.
 
-    __slots__ = (
-        "admitted_s",
-        "ask",
-        "blocked_by",
-        "charges",
-        "decision",
-        "end_reason",
-        "estimate",
-        "evidence",
-        "execution",
-        "failed",
-        "finish_by_s",
-        "first_byte_s",
-        "forecast",
-        "leaving_s",
-        "number",
-        "output_tokens",
-        "reported",
-        "request",
-        "sent_s",
-        "start_by_s",
-        "state",
-        "subscribers",
-        "timer_s",
-        "unread_until_s",
-        "usage",
-        "verdicts",
-        "work",
-    )
+    What most lives never set stands on the class: a life is made for every request.
+    """
 
-    def __init__(self, request: Request, number: int, estimate: Estimate, work: Work, forecast: Forecast) -> None:
+    execution = Execution("", "")
+    replica: Replica | None = None
+    """Where it was asked for."""
+    verdicts: tuple[Verdict, ...] = ()
+    decision: Decision | None = None
+    ask: Command | None = None
+    """The command whose answer is awaited; asked again, the same, until it comes."""
+    blocked_by = ""
+    """The reason code that kept it waiting last: after waiting, the answer names what was binding (A2)."""
+    timer_s = INFINITE_S
+    timed_s = INFINITE_S
+    """The earliest entry of it among the timers."""
+    admitted_s: float | None = None
+    sent_s: float | None = None
+    first_byte_s: float | None = None
+    leaving_s: float | None = None
+    output_tokens = 0
+    unread_until_s = -INFINITE_S
+    """Until then its answer was not being read (a slow client): infinity while it is paused."""
+    usage: Usage | None = None
+    evidence = ""
+    end_reason = ""
+    """Why it ended other than well: a code of `core/reasons.py`, or empty."""
+    failed = False
+    reported = False
+
+    def __init__(self, request: Request, number: int, lane: Lane, estimate: Estimate, work: Work, forecast: Forecast) -> None:
         self.request = request
         self.number = number
         """Arrival order at this gateway."""
+        self.lane = lane
         self.estimate = estimate
         self.work = work
         self.forecast = forecast
-        self.verdicts: tuple[Verdict, ...] = ()
-        self.decision: Decision | None = None
-        self.subscribers: list[str] = [request.id]
+        self.subscribers = [request.id]
         """Arrivals that wait for this answer. Only the last to leave is a client gone."""
         self.state = QUEUED
-        self.execution = Execution("", "")
-        self.charges: tuple[Charge, ...] = ()
-        self.ask: Command | None = None
-        """The command whose answer is awaited; asked again, the same, until it comes."""
-        self.blocked_by = ""
-        """The reason code that kept it waiting last: after waiting, the answer names what was binding (A2)."""
         self.start_by_s = request.start_by_s
-        self.finish_by_s = request.finish_by_s
-        self.timer_s = 0.0
-        self.admitted_s: float | None = None
-        self.sent_s: float | None = None
-        self.first_byte_s: float | None = None
-        self.leaving_s: float | None = None
-        self.output_tokens = 0
-        self.unread_until_s = float("-inf")
-        """Until then its answer was not being read (a slow client): infinity while it is paused."""
-        self.usage: Usage | None = None
-        self.evidence = ""
-        self.end_reason = ""
-        """Why it ended other than well: a code of `core/reasons.py`, or empty."""
-        self.failed = False
-        self.reported = False
 
     @property
     def wanted(self) -> bool:

@@ -18,23 +18,27 @@ WAITING_SAMPLES = 3
 class RunningLimit:
     """The limit of one replica; None means no limit has been needed yet."""
 
-    __slots__ = ("_down_s", "_fixed", "_value", "_waiting_samples")
+    __slots__ = ("_down_s", "_fixed", "_value", "_waiting_samples", "value")
 
     def __init__(self, fixed: int | None) -> None:
         self._fixed = fixed
         self._value: float | None = None
         self._down_s = float("-inf")
         self._waiting_samples = 0
+        self.value = fixed
+        """Places in the running batch now, or None."""
 
     def fix(self, fixed: int | None) -> None:
         """A reload states a limit, or takes it away."""
         self._fixed = fixed
+        self._set(self._value)
 
-    @property
-    def value(self) -> int | None:
+    def _set(self, value: float | None) -> None:
+        self._value = value
         if self._fixed is not None:
-            return self._fixed
-        return None if self._value is None else max(1, int(self._value))
+            self.value = self._fixed
+        else:
+            self.value = None if value is None else max(1, int(value))
 
     def first_token(self, took_s: float, promise_s: float | None, running: int, now_s: float) -> None:
         """A first token came after `took_s` in the engine, with `running` of our requests there."""
@@ -43,7 +47,7 @@ class RunningLimit:
         if took_s > TARGET_RATIO * promise_s:
             self._down(running, now_s)
         elif self._value is not None and running >= int(self._value):
-            self._value += 1.0 / self._value
+            self._set(self._value + 1.0 / self._value)
 
     def sampled(self, running: int, waiting: int, now_s: float) -> None:
         """The engine's own gauges. What waits there waits for a place: `running` is all it takes."""
@@ -52,7 +56,7 @@ class RunningLimit:
         self._waiting_samples = self._waiting_samples + 1 if waiting > 1 else 0
         if self._waiting_samples >= WAITING_SAMPLES and running > 0:
             self._waiting_samples = 0
-            self._value = min(self._value or running, running)
+            self._set(min(self._value or running, running))
             self._down_s = now_s
 
     def _down(self, running: int, now_s: float) -> None:
@@ -60,4 +64,4 @@ class RunningLimit:
             return
         self._down_s = now_s
         base = running if self._value is None else min(self._value, running)
-        self._value = max(1.0, base * DOWN_RATIO)
+        self._set(max(1.0, base * DOWN_RATIO))

@@ -73,6 +73,7 @@ class PoolPolicy:
 
     name: str
     models: tuple[str, ...]
+    """Empty: what its engines say they serve."""
     replicas: tuple[ReplicaPolicy, ...]
     active_tokens_max: int | None = None
     """None: from the engines."""

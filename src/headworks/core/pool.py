@@ -33,6 +33,7 @@ class Replica:
         "reader_sequence",
         "requests",
         "sample",
+        "scope",
         "sent_tokens",
         "tokens",
         "unproved",
@@ -41,6 +42,7 @@ class Replica:
 
     def __init__(self, name: str, policy: PoolPolicy) -> None:
         self.name = name
+        self.scope = f"replica:{name}"
         self.policy = policy
         self.capacity: Capacity | None = None
         self.sample: ReplicaSample | None = None
@@ -118,19 +120,38 @@ class Replica:
             return None
         return int(self.capacity.kv_tokens * self.policy.over_commit)
 
-    def fits(self, work: Work) -> bool:
-        """By what this gateway has taken there; the ledger knows about the others and has the last word."""
+    def room(self, work: Work, now_s: float) -> str:
+        """Why this work cannot go there now, or "". By what this gateway has taken; the ledger has the last word."""
+        if self.state(now_s) != "ready":
+            return "no_replica"
+        kv_used = self.kv_used_ratio(now_s)
+        if kv_used is not None and kv_used > self.policy.kv_ratio_max:
+            return "kv_saturation"
         limit = self.limit.value
-        if limit is not None and self.requests + work.sequences > limit and self.requests:
-            return False
-        tokens_limit = self.tokens_limit()
-        return tokens_limit is None or self.tokens + work.kv_tokens <= tokens_limit
+        if limit is not None and self.requests and self.requests + work.sequences > limit:
+            return "queue_timeout"
+        tokens_max = self.tokens_limit()
+        if tokens_max is not None and self.tokens + work.kv_tokens > tokens_max:
+            return "queue_timeout"
+        return ""
 
 
 class Pool:
     """One pool: its replicas, its queue and what has been measured of it."""
 
-    __slots__ = ("drain", "name", "policy", "queue", "replicas", "requests", "slots", "tokens")
+    __slots__ = (
+        "block_tokens",
+        "context_tokens",
+        "drain",
+        "name",
+        "policy",
+        "queue",
+        "replicas",
+        "requests",
+        "slots",
+        "tokens",
+        "tokens_max",
+    )
 
     def __init__(self, policy: PoolPolicy) -> None:
         self.name = policy.name
@@ -141,6 +162,23 @@ class Pool:
         self.slots = ReturnSlots()
         self.tokens = 0
         self.requests = 0
+        self.tokens_max: int | None = policy.active_tokens_max
+        """The stated limit, or the sum of what the engines hold; None while nobody knows."""
+        self.context_tokens = 0
+        """What one sequence can hold, 0 while unknown; with `block_tokens` of the first replica that described itself."""
+        self.block_tokens = 1
+
+    def learn_capacity(self) -> None:
+        """Compute what follows from the policy and from what the replicas said of themselves."""
+        described = [replica for replica in self.replicas.values() if replica.capacity is not None]
+        if described and described[0].capacity is not None:
+            self.context_tokens = described[0].capacity.context_tokens
+            self.block_tokens = max(1, described[0].capacity.block_tokens)
+        self.tokens_max = self.policy.active_tokens_max
+        if self.tokens_max is None:
+            limits = [replica.tokens_limit() for replica in described]
+            known = [limit for limit in limits if limit is not None]
+            self.tokens_max = sum(known) if known else None
 
     def change_policy(self, policy: PoolPolicy) -> None:
         """Another policy for the same engines: replicas that stay keep what is known and taken."""
@@ -152,19 +190,17 @@ class Pool:
             replica.change_policy(policy)
             if name not in names and not replica.requests:
                 del self.replicas[name]
-
-    def tokens_limit(self) -> int | None:
-        """The stated limit, or the sum of what the engines hold; None while nobody knows."""
-        if self.policy.active_tokens_max is not None:
-            return self.policy.active_tokens_max
-        limits = [replica.tokens_limit() for replica in self.replicas.values()]
-        known = [limit for limit in limits if limit is not None]
-        return sum(known) if known else None
+        self.learn_capacity()
 
     def requests_limit(self) -> int | None:
-        limits = [replica.limit.value for replica in self.replicas.values()]
-        known = [limit for limit in limits if limit is not None]
-        return sum(known) if len(known) == len(limits) else None
+        """Places in all running batches together, or None while one has no limit."""
+        total = 0
+        for replica in self.replicas.values():
+            limit = replica.limit.value
+            if limit is None:
+                return None
+            total += limit
+        return total
 
     def largest_tokens(self) -> int | None:
         """What no single request can pass: one replica's memory, and the pool's own limit."""
@@ -177,54 +213,29 @@ class Pool:
 
     def kv_used_ratio(self, now_s: float) -> float | None:
         """Of the emptiest replica that can say: work goes there."""
-        ratios = [replica.kv_used_ratio(now_s) for replica in self.replicas.values()]
-        known = [ratio for ratio in ratios if ratio is not None]
-        return min(known) if known else None
+        least: float | None = None
+        for replica in self.replicas.values():
+            ratio = replica.kv_used_ratio(now_s)
+            if ratio is not None and (least is None or ratio < least):
+                least = ratio
+        return least
 
     def place(self, work: Work, now_s: float) -> tuple[Replica | None, str]:
         """The replica with the least of our work where this fits, or None and the reason code that is in the way."""
+        stated = self.policy.active_tokens_max
+        if stated is not None and self.tokens + work.kv_tokens > stated:
+            return None, "queue_timeout"
         best: Replica | None = None
         blocked_by = "no_replica"
         for replica in self.replicas.values():
-            if replica.state(now_s) != "ready":
-                continue
-            kv_used = replica.kv_used_ratio(now_s)
-            if kv_used is not None and kv_used > self.policy.kv_ratio_max:
-                blocked_by = "kv_saturation"
-            elif not replica.fits(work):
-                blocked_by = "queue_timeout"
-            elif best is None or (replica.requests, replica.tokens) < (best.requests, best.tokens):
+            reason = replica.room(work, now_s)
+            if reason:
+                blocked_by = reason if reason != "no_replica" else blocked_by
+            elif best is None or replica.requests < best.requests:
                 best = replica
-        if best is not None and not self._room(work):
-            return None, "queue_timeout"
-        return best, blocked_by
+        return best, "" if best is not None else blocked_by
 
     def least_used(self, now_s: float) -> Replica | None:
         """Where something goes that is not to be held back (observe mode)."""
         ready = [replica for replica in self.replicas.values() if replica.state(now_s) == "ready"]
         return min(ready, key=lambda replica: replica.requests, default=None)
-
-    def _room(self, work: Work) -> bool:
-        limit = self.policy.active_tokens_max
-        return limit is None or self.tokens + work.kv_tokens <= limit
-
-    def capacity_for(self) -> Capacity | None:
-        """The capacity estimates are made with: the first replica that described itself."""
-        for replica in self.replicas.values():
-            if replica.capacity is not None:
-                return replica.capacity
-        return None
-
-    def take(self, replica: Replica, work: Work) -> None:
-        """Count work as taken here: from the moment it is asked for."""
-        self.tokens += work.kv_tokens
-        self.requests += work.sequences
-        replica.tokens += work.kv_tokens
-        replica.requests += work.sequences
-
-    def give_back(self, replica: Replica, work: Work) -> None:
-        """Count it as no longer taken: after the ledger has said so."""
-        self.tokens -= work.kv_tokens
-        self.requests -= work.sequences
-        replica.tokens -= work.kv_tokens
-        replica.requests -= work.sequences

@@ -81,12 +81,13 @@ class PrefillTime:
     about it, and would keep an idle engine idle for ever.
     """
 
-    __slots__ = ("_alone", "_count", "_line", "_over")
+    __slots__ = ("_alone", "_count", "_line", "_over", "_over_s")
 
     def __init__(self) -> None:
         self._line = FittedLine(keep_ratio=0.97)
         self._alone = FittedLine(keep_ratio=0.97)
         self._over = Window(64)
+        self._over_s = 0.0
         self._count = 0
 
     def observe(self, prompt_tokens: int, took_s: float, alone: bool) -> None:
@@ -95,6 +96,7 @@ class PrefillTime:
             self._alone.add(prompt_tokens, took_s)
         if self._count >= OBSERVATIONS_MIN:
             self._over.add(took_s - self._line.at(prompt_tokens))
+            self._over_s = max(0.0, self._over.quantile(UPPER_RATIO))
         self._line.add(prompt_tokens, took_s)
         self._count += 1
 
@@ -104,5 +106,4 @@ class PrefillTime:
             return self._alone.at(prompt_tokens)
         if self._count < OBSERVATIONS_MIN:
             return 0.0
-        over_s = self._over.quantile(UPPER_RATIO) if len(self._over) else 0.0
-        return max(0.0, self._line.at(prompt_tokens) + max(0.0, over_s))
+        return self._line.at(prompt_tokens) + self._over_s

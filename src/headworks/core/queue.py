@@ -86,8 +86,7 @@ class PoolQueue:
         self._class_bytes: dict[str, int] = {}
 
     def add(self, life: Life) -> None:
-        request = life.request
-        flow = (request.service_class, request.key.tenant)
+        request, flow = life.request, life.lane.flow
         line = self.lines.get(flow)
         if line is None:
             line = self.lines[flow] = WaitingLine(flow)
@@ -99,8 +98,7 @@ class PoolQueue:
         self._class_bytes[name] = self._class_bytes.get(name, 0) + request.prompt_bytes
 
     def remove(self, life: Life) -> None:
-        request = life.request
-        flow = (request.service_class, request.key.tenant)
+        request, flow = life.request, life.lane.flow
         line = self.lines[flow]
         line.remove(life)
         if not line:
@@ -116,8 +114,8 @@ class PoolQueue:
     def class_bytes(self, service_class: str) -> int:
         return self._class_bytes.get(service_class, 0)
 
-    def tenant_requests(self, service_class: str, tenant: str) -> int:
-        line = self.lines.get((service_class, tenant))
+    def flow_requests(self, flow: tuple[str, str]) -> int:
+        line = self.lines.get(flow)
         return len(line) if line else 0
 
     def lives(self) -> list[Life]:

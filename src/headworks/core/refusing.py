@@ -13,7 +13,6 @@ from headworks.core.desk import Desk
 from headworks.core.effects import Reply
 from headworks.core.life import QUEUED, Life
 from headworks.core.policy import INFINITE_S
-from headworks.core.pool import Pool
 from headworks.core.types import Verdict
 
 EXPIRES_AS = frozenset({"tenant_capacity_exceeded", "kv_saturation", "queue_timeout"})
@@ -44,7 +43,7 @@ class Refusing:
         """The answer to everybody who waits for it, and the record. What may be charged is settled elsewhere."""
         desk = self._desk
         life.end_reason = reason
-        decision = desk.decider.decision(life, "refuse", reason, desk.pool_of(life), now_s)
+        decision = desk.decider.decision(life, "refuse", reason, now_s)
         desk.record(decision)
         self._course.report(life, now_s, outcome)
         for arrival in life.subscribers:
@@ -52,18 +51,19 @@ class Refusing:
             desk.effect(Reply(arrival, decision))
         life.subscribers = []
 
-    def make_room(self, life: Life, pool: Pool, now_s: float) -> None:
+    def make_room(self, life: Life, now_s: float) -> None:
         """A full queue lets its oldest go for the newcomer: the newest still have their time."""
-        service_class = self._desk.policy.classes[life.request.service_class]
+        pool, service_class = life.lane.pool, life.lane.service_class
         bound = service_class.queue_requests_max
         if pool.policy.discipline.queue_max is not None:
             bound = min(bound, pool.policy.discipline.queue_max)
         if pool.queue.class_requests(service_class.name) >= bound:
             oldest = min(pool.queue.lives(), key=lambda waiting: waiting.number)
-            self.unqueue(oldest, pool)
+            self.unqueue(oldest)
             self.turn_away(oldest, "queue_full", now_s)
 
-    def unqueue(self, life: Life, pool: Pool) -> None:
+    def unqueue(self, life: Life) -> None:
+        pool = life.lane.pool
         pool.queue.remove(life)
         if not pool.queue.requests:
             pool.drain.emptied()
@@ -76,8 +76,8 @@ class Refusing:
 
     def expire(self, life: Life, now_s: float) -> None:
         """It can no longer start in time. The client learns which limit kept it waiting (A2, B6)."""
-        pool = self._desk.pool_of(life)
-        life.verdicts = self._desk.decider.judge(life, pool, self._desk.tenant_of(life), now_s)
+        pool = life.lane.pool
+        life.verdicts = self._desk.decider.judge(life, now_s)
         reason = life.blocked_by if life.blocked_by in EXPIRES_AS else "queue_timeout"
         limit_s = max(0.0, life.start_by_s - life.request.arrived_s)
         waited_s = now_s - life.request.arrived_s
@@ -86,7 +86,7 @@ class Refusing:
             Verdict("time", f"pool:{pool.name}", waited_s, limit_s, "s waited", False, "queue_timeout"),
         )
         if life.state == QUEUED:
-            self.unqueue(life, pool)
+            self.unqueue(life)
             self.turn_away(life, reason, now_s, outcome="expired")
         else:
             self.unask(life, "too_late", "failed", now_s)

@@ -41,7 +41,7 @@ def _pool(desk: Desk, pool: Pool, now_s: float) -> dict[str, Any]:
         "queued_requests": pool.queue.requests,
         "queued_tokens": pool.queue.tokens,
         "tokens": pool.tokens,
-        "tokens_limit": pool.tokens_limit(),
+        "tokens_limit": pool.tokens_max,
         "requests": pool.requests,
         "requests_limit": pool.requests_limit(),
         "drain_tokens_per_s": pool.drain.tokens_per_s(),

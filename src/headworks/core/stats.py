@@ -39,29 +39,27 @@ class FittedLine:
     Both terms are kept at zero or above: more work never takes less time. With x all alike the line is flat.
     """
 
-    __slots__ = ("_keep_ratio", "_sum", "_sum_x", "_sum_xx", "_sum_xy", "_sum_y")
+    __slots__ = ("_keep_ratio", "_sum", "_sum_x", "_sum_xx", "_sum_xy", "_sum_y", "intercept", "slope")
 
     def __init__(self, keep_ratio: float) -> None:
         self._keep_ratio = keep_ratio
         self._sum = self._sum_x = self._sum_y = self._sum_xx = self._sum_xy = 0.0
+        self.intercept = self.slope = 0.0
 
     def add(self, x: float, y: float) -> None:
         keep = self._keep_ratio
-        self._sum = self._sum * keep + 1.0
-        self._sum_x = self._sum_x * keep + x
-        self._sum_y = self._sum_y * keep + y
-        self._sum_xx = self._sum_xx * keep + x * x
-        self._sum_xy = self._sum_xy * keep + x * y
+        self._sum = total = self._sum * keep + 1.0
+        self._sum_x = sum_x = self._sum_x * keep + x
+        self._sum_y = sum_y = self._sum_y * keep + y
+        self._sum_xx = sum_xx = self._sum_xx * keep + x * x
+        self._sum_xy = sum_xy = self._sum_xy * keep + x * y
+        spread = sum_xx - sum_x * sum_x / total
+        slope = (sum_xy - sum_x * sum_y / total) / spread if spread > 1e-9 * sum_xx else 0.0
+        self.slope = slope = slope if slope > 0.0 else 0.0
+        self.intercept = (sum_y - slope * sum_x) / total
+        if self.intercept < 0.0:  # through the origin instead
+            self.intercept, self.slope = 0.0, sum_xy / sum_xx
 
     def at(self, x: float) -> float:
         """The fitted y, or 0.0 before anything was observed."""
-        if not self._sum:
-            return 0.0
-        mean_x, mean_y = self._sum_x / self._sum, self._sum_y / self._sum
-        spread = self._sum_xx - self._sum_x * mean_x
-        slope = (self._sum_xy - self._sum_x * mean_y) / spread if spread > 1e-9 * self._sum_xx else 0.0
-        slope = max(0.0, slope)
-        intercept = mean_y - slope * mean_x
-        if intercept < 0.0:  # through the origin instead
-            return x * (self._sum_xy / self._sum_xx)
-        return intercept + slope * x
+        return self.intercept + self.slope * x

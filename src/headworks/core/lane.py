@@ -1,0 +1,72 @@
+"""What is the same for all requests of one tenant, class and pool, looked up once: limits, names, weights.
+
+A lane belongs to one version of the policy; a reload makes new ones. A life keeps the lane it arrived in, so every
+request sees one policy from its arrival to its end. Usage counters live in objects that outlast the lanes.
+"""
+
+from __future__ import annotations
+
+from headworks.core.policy import ClassPolicy, TenantPolicy
+from headworks.core.pool import Pool
+from headworks.core.types import Charge, Work
+
+
+class TenantUse:
+    """What one tenant holds through this gateway."""
+
+    __slots__ = ("policy", "requests", "tokens")
+
+    def __init__(self, policy: TenantPolicy) -> None:
+        self.policy = policy
+        self.tokens = 0
+        self.requests = 0
+
+
+class Lane:
+    """One (tenant, class, pool)."""
+
+    __slots__ = (
+        "class_scope",
+        "flow",
+        "observes",
+        "policy_version",
+        "pool",
+        "pool_scope",
+        "service_class",
+        "tenant",
+        "tenant_policy",
+        "tenant_scope",
+        "weights",
+    )
+
+    def __init__(self, tenant: TenantUse, service_class: ClassPolicy, pool: Pool, policy_version: str) -> None:
+        self.tenant = tenant
+        self.tenant_policy = tenant.policy
+        self.service_class = service_class
+        self.pool = pool
+        self.policy_version = policy_version
+        self.flow = (service_class.name, tenant.policy.name)
+        self.weights = (service_class.share, tenant.policy.share)
+        self.tenant_scope = f"tenant:{tenant.policy.name}"
+        self.class_scope = f"class:{service_class.name}"
+        self.pool_scope = f"pool:{pool.name}"
+
+    def tenant_fits(self, work: Work) -> bool:
+        """By what the tenant holds through this gateway; the ledger knows about the others and has the last word."""
+        policy, tenant = self.tenant_policy, self.tenant
+        if policy.active_tokens_max is not None and tenant.tokens + work.tokens > policy.active_tokens_max:
+            return False
+        return policy.active_requests_max is None or tenant.requests + work.sequences <= policy.active_requests_max
+
+    def charges(self, work: Work, replica_scope: str) -> tuple[Charge, ...]:
+        """What a reserve charges: plain tokens to the tenant, whole memory blocks to pool and replica, sequences to all."""
+        tenant, pool = self.tenant_scope, self.pool_scope
+        tokens, kv_tokens, sequences = work.tokens, work.kv_tokens, work.sequences
+        return (
+            Charge(tenant, "tokens", tokens),
+            Charge(tenant, "requests", sequences),
+            Charge(pool, "tokens", kv_tokens),
+            Charge(pool, "requests", sequences),
+            Charge(replica_scope, "tokens", kv_tokens),
+            Charge(replica_scope, "requests", sequences),
+        )
