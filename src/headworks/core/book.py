@@ -20,8 +20,6 @@ from typing import Any
 from headworks.core import book_snapshot
 from headworks.core.book_audit import audit
 from headworks.core.book_leases import Leases
-from headworks.core.book_parts import Entry
-from headworks.core.book_table import CHARGED, CLAIMED
 from headworks.core.commands import (
     Adopt,
     Answer,
@@ -125,6 +123,11 @@ class Book(Leases):
         """Every execution that is remembered, oldest first."""
         return [entry.reservation() for entry in self._entries.values()]
 
+    def charged(self) -> list[Reservation]:
+        """Every execution that holds capacity now: the work of the boots, and orphans that nobody has adopted."""
+        found = [entry for boot in self._boots.values() for entry in boot.entries.values() if entry.state in CHARGED]
+        return [entry.reservation() for entry in found]
+
     def find(self, execution: str) -> Reservation | None:
         """One of them."""
         entry = self._entries.get(execution)
@@ -167,10 +170,11 @@ class Book(Leases):
         self._policy = (value["policy"][0], value["policy"][1])
         book_snapshot.restore_limits(self.counters, value["limits"])
         self._turns = {name: Turns.restored(turns) for name, turns in value["pools"].items()}
-        self._replicas = {one["name"]: book_snapshot.replica_from(one) for one in value["replicas"]}
-        self._boots = {boot.owner: boot for boot in map(book_snapshot.boot_from, value["boots"])}
-        for one in value["entries"]:
-            self._put_back(book_snapshot.entry_from(one))
+        entries = [book_snapshot.entry_from(one, self.counters) for one in value["entries"]]
+        self._entries = {entry.execution: entry for entry in entries}
+        self._replicas = {one["name"]: book_snapshot.replica_from(one, self._entries) for one in value["replicas"]}
+        boots = [book_snapshot.boot_from(one, self._entries) for one in value["boots"]]
+        self._boots = {boot.owner: boot for boot in boots}
         self._orphans = {execution: self._entries[execution] for execution in value["orphans"]}
         self._keys = {RequestKey(tenant, name): execution for tenant, name, execution in value["keys"]}
         for line, dues in zip(self._forgetting, value["forgetting"], strict=True):
@@ -178,14 +182,6 @@ class Book(Leases):
         self._sweep_due_ms = 0
         if not replay:
             self.orphan_all()
-
-    def _put_back(self, entry: Entry) -> None:
-        self._entries[entry.execution] = entry
-        if entry.state in CHARGED:
-            entry.counters = self.counters.restore(entry.charges)
-            self._replicas[entry.replica].entries[entry.execution] = entry
-        if entry.state in CHARGED or entry.state == CLAIMED:
-            self._boots[entry.owner].entries[entry.execution] = entry
 
     def orphan_all(self) -> None:
         """The process that knew the gateways is gone: every lease is over now."""

@@ -108,6 +108,7 @@ class Leases(Testimony):
         del self._orphans[entry.execution]
         del self._boots[entry.owner].entries[entry.execution]
         entry.state = MOVES[ORPHANED]["adopt"].state
+        entry.was = ""
         entry.owner = owner
         self._boots[owner].entries[entry.execution] = entry
 

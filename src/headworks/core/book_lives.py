@@ -62,7 +62,7 @@ class Lives(Records):
                 return self._waits("yield", command, turns, ())
             taken, _ = self._take(command.charges)
         self._admit(entry, command, replica, taken)
-        turns.grant(command.flow, command.weights, command.cost_tokens, passing)
+        turns.grant(command.flow, command.weights, command.cost_tokens, passing, self.now_ms)
         if command.more:
             head, waiting = command.charges, command.waiting_tokens
             turns.leave_mark(command.flow, command.owner, head, waiting, self.now_ms, granted=True)

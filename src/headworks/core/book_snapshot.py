@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from headworks.core.book_counters import UNLIMITED, Counters
 from headworks.core.book_parts import Boot, Entry
 from headworks.core.book_proof import Replica, Sample
+from headworks.core.book_table import CHARGED
 from headworks.core.commands import Floor
 from headworks.core.types import Charge, Owner, RequestKey, Usage
 
@@ -37,8 +39,8 @@ def entry_value(entry: Entry) -> dict[str, Any]:
     }
 
 
-def entry_from(value: Any) -> Entry:
-    """The execution of such a value; its counters are found when it is put back."""
+def entry_from(value: Any, counters: Counters) -> Entry:
+    """The execution of such a value, charged again if it was."""
     key = RequestKey(*value["key"]) if value["key"] else None
     entry = Entry(value["execution"], value["state"], key, value["fingerprint"], Owner(*value["owner"]))
     for name in _ENTRY:
@@ -49,27 +51,32 @@ def entry_from(value: Any) -> Entry:
     entry.weights = (value["weights"][0], value["weights"][1])
     entry.steps = None if value["steps"] is None else dict.fromkeys(value["steps"])
     entry.usage = Usage(*value["usage"]) if value["usage"] else None
+    if entry.state in CHARGED:
+        entry.counters = counters.restore(entry.charges)
     return entry
 
 
 def boot_value(boot: Boot) -> dict[str, Any]:
-    """One boot; what it owns stands with the executions."""
-    return {name: getattr(boot, name) for name in _BOOT} | {"owner": boot.owner, "unvouched": boot.unvouched}
+    """One boot, with the names of what it owns, in order."""
+    plain = {name: getattr(boot, name) for name in _BOOT}
+    return plain | {"owner": boot.owner, "unvouched": boot.unvouched, "entries": list(boot.entries)}
 
 
-def boot_from(value: Any) -> Boot:
+def boot_from(value: Any, entries: Mapping[str, Entry]) -> Boot:
     """The boot of such a value."""
     boot = Boot(Owner(*value["owner"]))
     for name in _BOOT:
         setattr(boot, name, value[name])
     boot.unvouched = tuple(value["unvouched"])
+    boot.entries = {name: entries[name] for name in value["entries"]}
     return boot
 
 
 def replica_value(replica: Replica) -> dict[str, Any]:
-    """One replica; what it holds stands with the executions."""
+    """One replica, with the names of what it holds, in order."""
     samples = [[one.load, one.after_sequence, one.sequence, one.at_ms, one.incarnation] for one in replica.samples]
     return {name: getattr(replica, name) for name in _REPLICA} | {
+        "entries": list(replica.entries),
         "reader": replica.reader,
         "ended": list(replica.ended),
         "samples": samples,
@@ -77,11 +84,12 @@ def replica_value(replica: Replica) -> dict[str, Any]:
     }
 
 
-def replica_from(value: Any) -> Replica:
+def replica_from(value: Any, entries: Mapping[str, Entry]) -> Replica:
     """The replica of such a value."""
     replica = Replica(value["name"])
     for name in _REPLICA:
         setattr(replica, name, value[name])
+    replica.entries = {name: entries[name] for name in value["entries"]}
     replica.reader = Owner(*value["reader"]) if value["reader"] else None
     for sequence, charges in value["ended"]:
         replica.ended.append((sequence, tuple(Charge(*charge) for charge in charges)))

@@ -204,9 +204,7 @@ class Boot:
             self._desk.command(
                 PutIncarnation(replica.name, self._desk.owner, sample.incarnation, inside, replica.incarnation_number)
             )
-            replica.incarnation_told = sample.incarnation
-            for name in inside:
-                del replica.unstamped[name]
+            replica.incarnation_asked, replica.stamps_asked = sample.incarnation, inside
         if replica.unproved and sample.running is not None and sample.waiting is not None:
             self._count(replica, sample, sample.running + sample.waiting, now_s)
 
@@ -238,6 +236,17 @@ class Boot:
             return
         replica.incarnation_number = max(replica.incarnation_number, answer.incarnation)
         if answer.outcome == "refused":  # somebody else was first: tell again with what is known now
+            replica.incarnation_told = ""
+            return
+        replica.incarnation_told = replica.incarnation_asked
+        for name in replica.stamps_asked:
+            replica.unstamped.pop(name, None)
+        replica.stamps_asked = ()
+
+    def answered_sample(self, answer: Answer) -> None:
+        """A sample that was refused may be of an incarnation the ledger has not heard of."""
+        replica = self.find_replica(answer.replica)
+        if replica is not None and answer.outcome == "refused":
             replica.incarnation_told = ""
 
     def depart(self) -> None:

@@ -50,7 +50,10 @@ class Course:
         if replica is not None:
             replica.opening += 1
             replica.sent_tokens += life.work.prefill_tokens
-        desk.set_timer(life, min(life.request.finish_by_s, now_s + life.lane.service_class.first_byte_s))
+        finish_by_s = life.request.finish_by_s
+        if life.request.stream:  # an answer in one piece shows its first byte at its end
+            finish_by_s = min(finish_by_s, now_s + life.lane.service_class.first_byte_s)
+        desk.set_timer(life, finish_by_s)
         desk.effect(Run(life.request.id, life.execution, life.estimate.output_tokens, send_before_s, decision))
 
     def first_byte(self, event: FirstByte, now_s: float) -> None:
@@ -68,6 +71,8 @@ class Course:
 
     def _learn_first_byte(self, life: Life, replica: Replica, now_s: float) -> None:
         replica.opening -= 1
+        if not life.request.stream:
+            return  # it came with the whole answer, so it says nothing about the first token
         took_s = now_s - (life.sent_s or now_s)
         replica.prefill.observe(life.work.prefill_tokens, took_s, alone=replica.requests <= life.work.sequences)
         promise_s = life.lane.service_class.ttft_slo_s
@@ -319,7 +324,7 @@ class Course:
         promise = life.lane.service_class
         first_s = life.first_byte_s if life.first_byte_s is not None else now_s
         arrived_s = life.request.arrived_s
-        if promise.ttft_slo_s is not None and first_s - arrived_s > promise.ttft_slo_s:
+        if promise.ttft_slo_s is not None and life.request.stream and first_s - arrived_s > promise.ttft_slo_s:
             return False
         if promise.e2e_slo_s is not None and now_s - arrived_s > promise.e2e_slo_s:
             return False

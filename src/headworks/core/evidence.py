@@ -22,7 +22,7 @@ class ClockProof:
 
     __slots__ = ("_began", "_closed_s", "_first")
 
-    def __init__(self, closed_s: float, began: bool) -> None:
+    def __init__(self, closed_s: float, began: bool = True) -> None:
         self._closed_s = closed_s
         self._began = began
         """The engine had shown a byte of it."""

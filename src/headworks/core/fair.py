@@ -4,33 +4,34 @@ What is shared: tokens charged at dispatch (`cost_tokens`) in one pool, over any
 backlogged, in proportion to their weights; first among classes, then among the tenants inside a class. Idleness is not
 saved up.
 
-Each level keeps a virtual time V and for every flow a finish tag F. An ask starts at s = max(V, F). A grant sets V = s and
-F = s + cost ÷ weight. Because V follows the start tags of what is granted, it needs no estimate of the engine's speed.
+Each level keeps a virtual time V and for every flow a tag F, at which its next request starts. A flow that was idle is first
+lifted to V; one that waits keeps its tag, however far V goes on meanwhile. A grant sets V = max(V, F) and then
+F = F + cost ÷ weight. Because V follows the start tags of what is granted, it needs no estimate of the engine's speed.
 What was charged wrongly is corrected when the truth is known, by growth and at the end: F moves by the difference ÷ weight,
-but never below V, so that nobody earns a turn by having been idle or wrong.
+but not back below V, so that nobody earns a turn by having been wrong.
 
 Gateways queue, the ledger does not; it only remembers who waits. An ask that is not granted leaves a *mark*: flow, owner,
 the charges of its head, work waiting behind it, good for 50 ms. A granted ask that has `more` behind it keeps its mark.
-An ask is answered `yield` when a fresh mark of another flow has a lower start tag and its head fits now.
+An ask is answered `yield` when a fresh mark of another flow has a lower tag and its head fits now. A mark that was woken
+because capacity came free and whose gateway does not ask within 20 ms no longer counts until it asks again: unused turns
+are not saved.
 
-Bound. Let f and h both be marked or served throughout [t1, t2], W their charged tokens, w their weights, L their largest
-requests. Whenever f is granted, s_f ≤ s_h + q for every marked h whose head fits, q being a request that slips in between
-two marks of one head. So the tags of two such flows never lie further apart than one request of each, and since W/w of a
-flow grows exactly as its F does, |W_f/w_f − W_h/w_h| ≤ L_f/w_f + L_h/w_h + q. A turn can also be missed: a gateway that is
-τ away may not have renewed its mark when capacity comes free; what the others may be served meanwhile is R·τ, R the
-service rate. And F holds estimates until they are settled, error e. In sum L_f/w_f + L_h/w_h + q + R·τ/min w + e. The
-ledger is one serial server: the number of gateways does not stand in it. With classes above tenants the bound holds at
-each level among that level's flows.
+A head that does not fit must neither idle the pool nor be starved by small ones: its flow may be passed 16 times, by grants
+that take of every scope it lacks; then those asks are told to yield until it fits (the pool saves up for it). The count
+starts again when the flow has caught up, not with its next head. A head that lacks a scope the asker does not touch, such
+as its own tenant's limit, is passed freely, since waiting for it would help nobody.
 
-Heads that do not fit must not be starved by small ones: a head with a tag not above the asker's may be passed 16 times by
-grants that took of every scope it lacked; then those asks are told to yield until it fits. A head that lacks a scope the
-asker does not touch, such as its own tenant's limit, is passed freely, since waiting for it would help nobody.
+Bound. Let f and h both be marked or served throughout an interval, W their charged tokens in it, w their weights, L their
+largest requests. W/w of a flow grows exactly as its F does, so it is enough that the tags stay together. When f is granted
+and h's head fits, F_f ≤ F_h, so F_f goes at most L_f/w_f beyond h's tag, and the other way round: L_f/w_f + L_h/w_h.
+While h's head does not fit, f may pass it: q = 16·L_f/w_f in all before h has caught up. A turn can be missed: the mark of
+a gateway that is τ away may not be fresh when capacity comes free, and until it asks the others are served at most R·τ,
+R the service rate. And F holds estimates until they are settled, error e. In sum
+|W_f/w_f − W_h/w_h| ≤ L_f/w_f + L_h/w_h + q + R·τ/min w + e. The ledger is one serial server: the number of gateways does
+not stand in it. With classes above tenants the bound holds at each level among that level's flows.
 
 A class floor (`floor_ratio`) is a lower bound on weight ÷ Σ weights of the backlogged classes: the asker raises the weight
 it sends; nothing else is needed here.
-
-A mark that was woken because capacity came free and whose gateway does not ask within 20 ms no longer counts until it
-asks again: unused turns are not saved.
 """
 
 from __future__ import annotations
@@ -63,25 +64,32 @@ class Level:
         self.virtual = 0.0
         self.finish: dict[str, float] = {}
 
-    def start(self, name: str) -> float:
-        """The tag an ask of this flow would start at now."""
+    def start(self, name: str, waits: bool) -> float:
+        """The tag its next request starts at: its own while it waits, not before V if it was idle."""
         finish = self.finish.get(name, 0.0)
-        return finish if finish > self.virtual else self.virtual
+        return finish if waits or finish > self.virtual else self.virtual
 
-    def serve(self, name: str, cost_per_weight: float) -> None:
+    def lift(self, name: str) -> None:
+        """The flow was idle and begins to wait: from now on it keeps this tag."""
+        if name not in self.finish and len(self.finish) >= FLOWS_MAX:
+            self.finish = {flow: tag for flow, tag in self.finish.items() if tag > self.virtual}
+        if self.finish.get(name, 0.0) <= self.virtual:
+            self.finish[name] = self.virtual
+
+    def serve(self, name: str, waits: bool, cost_per_weight: float) -> None:
         """A grant: time moves to its start tag."""
-        finish = self.finish.get(name)
-        if finish is None:
-            if len(self.finish) >= FLOWS_MAX:
-                self.finish = {flow: tag for flow, tag in self.finish.items() if tag > self.virtual}
-        elif finish > self.virtual:
-            self.virtual = finish
-        self.finish[name] = self.virtual + cost_per_weight
+        if not waits:
+            self.lift(name)
+        start = self.finish[name]
+        if start > self.virtual:
+            self.virtual = start
+        self.finish[name] = start + cost_per_weight
 
     def correct(self, name: str, difference_per_weight: float) -> None:
-        """The truth about what was charged: move the tag, never below V."""
-        finish = self.finish.get(name, 0.0) + difference_per_weight
-        self.finish[name] = finish if finish > self.virtual else self.virtual
+        """The truth about what was charged: move the tag, but not back below V."""
+        finish = self.finish.get(name, self.virtual)
+        corrected = finish + difference_per_weight
+        self.finish[name] = max(corrected, min(finish, self.virtual))
 
 
 class Mark:
@@ -141,10 +149,12 @@ class Turns:
         """Whether this ask has to let another go first; if not, the marks that its grant would pass."""
         own = self.marks.get((flow, owner))
         own_order = own.order if own else self._order + 1
+        tags = self._tags(flow, now_ms)
         passing: list[Mark] = []
         for mark in [mark for mark in self.marks.values() if mark is not own and mark.counts(now_ms)]:
-            ahead = self._ahead(mark.flow, flow)
+            ahead = self._ahead(mark.flow, flow, tags)
             if ahead < 0:
+                mark.passed = 0
                 continue
             lacks = lacking(mark.charges)
             if not lacks:
@@ -156,13 +166,14 @@ class Turns:
                 passing.append(mark)
         return False, passing
 
-    def grant(self, flow: Flow, weights: tuple[float, float], cost_tokens: int, passing: Sequence[Mark]) -> None:
+    def grant(self, flow: Flow, weights: tuple[float, float], cost_tokens: int, passing: Sequence[Mark], now_ms: int) -> None:
         """The flow's turn is taken."""
+        class_waits, flow_waits = self._waits(flow, now_ms) if self.marks else (False, False)
         level = self.tenants.get(flow[0])
         if level is None:
             level = self.tenants[flow[0]] = Level()
-        self.classes.serve(flow[0], cost_tokens / weights[0])
-        level.serve(flow[1], cost_tokens / weights[1])
+        self.classes.serve(flow[0], class_waits, cost_tokens / weights[0])
+        level.serve(flow[1], flow_waits, cost_tokens / weights[1])
         for mark in passing:
             mark.passed += 1
 
@@ -177,6 +188,11 @@ class Turns:
         self, flow: Flow, owner: Owner, charges: tuple[Charge, ...], waiting_tokens: int, now_ms: int, *, granted: bool
     ) -> None:
         """The flow waits at this gateway: with this head, or after a grant with one that is taken to be like it."""
+        class_waits, flow_waits = self._waits(flow, now_ms)
+        if not class_waits:
+            self.classes.lift(flow[0])
+        if not flow_waits:
+            self.tenants.setdefault(flow[0], Level()).lift(flow[1])
         mark = self.marks.get((flow, owner))
         if mark is None:
             if len(self.marks) >= MARKS_MAX:
@@ -185,10 +201,10 @@ class Turns:
                 return
             self._order += 1
             mark = self.marks[flow, owner] = Mark(flow, owner, self._order)
-        elif granted or now_ms >= mark.expires_ms + MARK_KEPT_MS:
-            # Another head stands there now, so it begins its own count.
+        elif granted:
             self._order += 1
             mark.order = self._order
+        elif now_ms >= mark.expires_ms + MARK_KEPT_MS:
             mark.passed = 0
         mark.charges = charges
         mark.waiting_tokens = waiting_tokens
@@ -217,7 +233,7 @@ class Turns:
         fitting = [mark for mark in self.marks.values() if mark.counts(now_ms) and not lacking(mark.charges)]
         if not fitting:
             return None
-        lowest = min(fitting, key=lambda mark: (*self.tags(mark.flow), mark.order))
+        lowest = min(fitting, key=lambda mark: (*self._tags(mark.flow, now_ms), mark.order))
         lowest.woken_ms = lowest.woken_ms or now_ms
         return lowest
 
@@ -228,11 +244,6 @@ class Turns:
     def slots_tokens(self) -> int:
         """Work of return slots that all gateways have open."""
         return sum(self.slots.values())
-
-    def tags(self, flow: Flow) -> tuple[float, float]:
-        """The start tags of a flow's next request, among classes and inside its class."""
-        level = self.tenants.get(flow[0])
-        return self.classes.start(flow[0]), level.start(flow[1]) if level else 0.0
 
     def snapshot(self) -> dict[str, object]:
         """As a JSON-able value."""
@@ -261,15 +272,30 @@ class Turns:
             turns.marks[mark.flow, mark.owner] = mark
         return turns
 
-    def _ahead(self, other: Flow, flow: Flow) -> int:
-        """1 where the other's start tag is lower, 0 where it is the same or its flow is the same, else -1."""
+    def _waits(self, flow: Flow, now_ms: int) -> tuple[bool, bool]:
+        """Whether this class, and this flow, have a mark that counts."""
+        class_waits = False
+        for mark in self.marks.values():
+            if mark.flow[0] == flow[0] and mark.counts(now_ms):
+                if mark.flow == flow:
+                    return True, True
+                class_waits = True
+        return class_waits, False
+
+    def _tags(self, flow: Flow, now_ms: int) -> tuple[float, float]:
+        """The start tags of a flow's next request, among classes and inside its class."""
+        class_waits, flow_waits = self._waits(flow, now_ms)
+        level = self.tenants.get(flow[0])
+        return self.classes.start(flow[0], class_waits), level.start(flow[1], flow_waits) if level else 0.0
+
+    def _ahead(self, other: Flow, flow: Flow, tags: tuple[float, float]) -> int:
+        """1 where the tag of the other, which waits, is lower; 0 where it is the same, or its flow is; else -1."""
         if other == flow:
             return 0
         if other[0] == flow[0]:
-            level = self.tenants.get(flow[0])
-            theirs, ours = (level.start(other[1]), level.start(flow[1])) if level else (0.0, 0.0)
+            theirs, ours = self.tenants[flow[0]].start(other[1], True), tags[1]
         else:
-            theirs, ours = self.classes.start(other[0]), self.classes.start(flow[0])
+            theirs, ours = self.classes.start(other[0], True), tags[0]
         return 1 if theirs < ours else 0 if theirs == ours else -1
 
     def _sweep(self, now_ms: int) -> None:

@@ -330,6 +330,8 @@ class Gate:
             boot.answered_reader(boot.find_replica(answer.replica), answer, now_s)
         elif answer.verb == "put_incarnation":
             boot.answered_incarnation(answer)
+        elif answer.verb == "put_sample":
+            boot.answered_sample(answer)
         elif answer.verb == "cancel":
             boot.answered_cancel(answer)
         for name, subject in answer.alarms:
@@ -404,6 +406,11 @@ class Gate:
         return self._desk.leave()
 
     # looking in
+
+    def tenant_use(self, tenant: str) -> tuple[int, int]:
+        """Tokens and requests the tenant holds through this gateway."""
+        use = self._desk.tenants.get(tenant)
+        return (use.tokens, use.requests) if use is not None else (0, 0)
 
     def snapshot(self, now_s: float) -> dict[str, Any]:
         """What there is, for people and metrics."""

@@ -21,6 +21,7 @@ class Replica:
         "capacity",
         "closing",
         "down_until_s",
+        "incarnation_asked",
         "incarnation_number",
         "incarnation_told",
         "limit",
@@ -35,6 +36,7 @@ class Replica:
         "sample",
         "scope",
         "sent_tokens",
+        "stamps_asked",
         "tokens",
         "unproved",
         "unstamped",
@@ -64,6 +66,9 @@ class Replica:
         self.unstamped: dict[str, float] = {}
         """Executions whose first byte was seen at that time: the next sample begun after it names their incarnation."""
         self.incarnation_told = ""
+        """The last one the ledger has answered for; until then it is told again with every sample."""
+        self.incarnation_asked = ""
+        self.stamps_asked: tuple[str, ...] = ()
         """The incarnation the ledger was last told."""
         self.incarnation_number = 0
         """The number the ledger gave the newest incarnation."""

@@ -18,7 +18,7 @@ from headworks.core import effects, events
 from headworks.core.commands import Answer
 from headworks.core.gate import Gate
 from headworks.core.seams import LedgerStore
-from headworks.core.types import Decision, Execution, Request
+from headworks.core.types import Capacity, Decision, Execution, Request
 from headworks.engines.base import Engine
 from headworks.gateway.samples import Sampler
 
@@ -27,6 +27,7 @@ log = logging.getLogger("headworks.gateway")
 CLOSE_S = 2.0
 """How long after a drain's limit the proofs and last answers are waited for."""
 DRAIN_LOOK_S = 0.02
+SILENCE_LOOK_S = 1.0
 
 
 class Call(Protocol):
@@ -42,12 +43,24 @@ class Call(Protocol):
         """Answer the client that it does not run."""
         ...
 
+    def enter(self, ticket: Ticket) -> None:
+        """This is its ticket: `ticket.end()` when the client has had its whole answer."""
+        ...
+
+    def watch(self, leave: Callable[[], None]) -> None:
+        """Call back when the client has gone, at once if it has."""
+        ...
+
 
 class Attempt(Protocol):
     """One execution on its way: `gateway/relay.py` has the real one."""
 
     def abort(self, reason: str) -> None:
         """Stop it upstream; what its client is told, if it is still there, is `reason`."""
+        ...
+
+    def check_silence(self, now_s: float) -> None:
+        """Tell the gate if the engine has been silent for too long."""
         ...
 
 
@@ -70,7 +83,9 @@ class Ticket:
         self._ended: asyncio.Future[None] | None = None
 
     async def __aenter__(self) -> Ticket:
+        self._call.enter(self)
         self._runner.arrive(self)
+        self._call.watch(self.leave)
         return self
 
     @property
@@ -121,8 +136,13 @@ class Runner:
         self._handling = False
         self._tickets: dict[str, Ticket] = {}
         self._attempts: dict[str, Attempt] = {}
-        self._samplers = {name: Sampler(engine, self.feed, clock_s) for name, engine in engines.items()}
+        self._over: set[str] = set()
+        """Executions that ended before their sending returned."""
+        self._samplers = {name: Sampler(engine, self._looked, clock_s) for name, engine in engines.items()}
+        self.on_described: Callable[[Capacity], None] = _nobody
+        """Who else wants to know what an engine said of itself."""
         self._timer: asyncio.TimerHandle | None = None
+        self._silence: asyncio.TimerHandle | None = None
         self._perform: dict[type[Any], Callable[[Any], None]] = {
             effects.Ask: self._ask,
             effects.Run: self._run,
@@ -139,6 +159,14 @@ class Runner:
         self.feed(events.Tick())
         for sampler in self._samplers.values():
             sampler.start()
+        self._check_silence()
+
+    def _check_silence(self) -> None:
+        """One look a second at all open answers, instead of a timer each."""
+        now_s = self._clock_s()
+        for attempt in list(self._attempts.values()):
+            attempt.check_silence(now_s)
+        self._silence = asyncio.get_running_loop().call_later(SILENCE_LOOK_S, self._check_silence)
 
     def admit(self, call: Call) -> Ticket:
         """A place for one request; it owns the ending. `async with runner.admit(call) as ticket: await ticket.ended()`."""
@@ -167,6 +195,11 @@ class Runner:
         finally:
             self._handling = False
 
+    def _looked(self, event: events.Event) -> None:
+        if isinstance(event, events.ReplicaDescribed):
+            self.on_described(event.capacity)
+        self.feed(event)
+
     # effects
 
     def _ask(self, effect: effects.Ask) -> None:
@@ -180,12 +213,16 @@ class Runner:
         if ticket is None:  # it left in this very turn: nothing has been sent, and nothing will be
             self.feed(events.NotSent(effect.execution.id, "gone"))
             return
-        engine = self._engines[effect.execution.replica]
-        self._attempts[effect.execution.id] = ticket.call.send(engine, effect)
+        attempt = ticket.call.send(self._engines[effect.execution.replica], effect)
+        if effect.execution.id in self._over:  # it ended before `send` returned
+            self._over.discard(effect.execution.id)
+        else:
+            self._attempts[effect.execution.id] = attempt
 
     def ended(self, execution: Execution) -> None:
         """Nothing more will come from this execution's connection."""
-        self._attempts.pop(execution.id, None)
+        if self._attempts.pop(execution.id, None) is None:
+            self._over.add(execution.id)
 
     def _abort(self, effect: effects.Abort) -> None:
         attempt = self._attempts.get(effect.execution)
@@ -230,8 +267,9 @@ class Runner:
         """The last act: release the boot, so that what could not be proved stopped is adopted at once."""
         for effect in self.gate.depart():
             self._perform[type(effect)](effect)
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._silence):
+            if timer is not None:
+                timer.cancel()
         await asyncio.gather(*(sampler.close() for sampler in self._samplers.values()))
         await asyncio.gather(*(engine.close() for engine in self._engines.values()))
         self._store.close()
@@ -239,3 +277,7 @@ class Runner:
     def failures(self) -> dict[str, str]:
         """Replicas whose last look failed, and what it said."""
         return {name: sampler.failure for name, sampler in self._samplers.items() if sampler.failure}
+
+
+def _nobody(capacity: Capacity) -> None:
+    """Until somebody asks to be told."""

@@ -1,0 +1,126 @@
+"""`headworks serve`: stand in front of engines."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headworks.config import build, load, options
+
+if TYPE_CHECKING:
+    from headworks.config.schema import Config
+    from headworks.gateway.app import App
+
+
+def serve(
+    config: Annotated[Path | None, typer.Option(help="The configuration file.")] = None,
+    upstream: Annotated[str | None, typer.Option(help="Instead of a file: the one engine to stand in front of.")] = None,
+    engine: Annotated[str, typer.Option(help="What the upstream is: vllm or openai.")] = "vllm",
+    listen: Annotated[str | None, typer.Option(help="HOST:PORT of the public port.")] = None,
+    admin: Annotated[str | None, typer.Option(help="HOST:PORT of the admin port.")] = None,
+    observe: Annotated[bool, typer.Option("--observe", help="Decide and record, refuse nothing.")] = False,
+    exposed: Annotated[bool, typer.Option("--exposed", help="Listen off loopback without keys or TLS all the same.")] = False,
+    decisions: Annotated[Path | None, typer.Option(help="With --upstream: where to log decisions.")] = None,
+) -> None:
+    """Stand in front of engines: admit, let wait, or refuse with numbers."""
+    if (config is None) == (upstream is None):
+        typer.echo("headworks serve needs either --config FILE or --upstream URL", err=True)
+        raise typer.Exit(2)
+    if upstream is not None:
+        chosen = options.for_upstream(upstream, engine)
+        chosen = chosen.model_copy(
+            update={"log": chosen.log.model_copy(update={"decisions": str(decisions) if decisions else None})}
+        )
+    else:
+        assert config is not None
+        loaded = load.load(str(config), os.environ, exposed_ok=exposed)
+        chosen = loaded.config_or_raise()
+        for warning in loaded.warnings:
+            typer.echo(f"note: {warning}", err=True)
+    chosen = options.with_options(chosen, os.environ, listen=listen, admin=admin, observe=observe, exposed_ok=exposed)
+    logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
+    _run(chosen, config, exposed)
+
+
+def _run(chosen: Config, file: Path | None, exposed: bool) -> None:
+    from headworks.gateway.app import App
+
+    app = App(build.policy(chosen, number=1), build.settings(chosen, os.environ))
+    try:
+        import uvloop
+    except ImportError:
+        asyncio.run(_serve(app, file, exposed))
+    else:
+        uvloop.run(_serve(app, file, exposed))
+
+
+async def _serve(app: App, file: Path | None, exposed: bool) -> None:
+    await app.start()
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    loop.add_signal_handler(signal.SIGHUP, _reload, app, file, exposed)
+    _banner(app)
+    described = asyncio.create_task(_say_capacity(app))
+    await stop.wait()
+    described.cancel()
+    typer.echo(f"draining, at most {app.settings.drain_s:g} s", err=True)
+    await app.stop()
+
+
+def _banner(app: App) -> None:
+    """What runs, and what it promises."""
+    host, port = app.address[:2]
+    admin_host, admin_port = app.admin_address[:2]
+    mode = "observe: decides and records, refuses nothing" if app.policy.observe else "enforce"
+    lines = [
+        f"headworks listens on http://{host}:{port}/v1, admin on http://{admin_host}:{admin_port}",
+        *(f"upstream {replica.name}: {replica.engine} at {replica.url}" for replica in app.settings.replicas),
+        f"mode {mode}, policy {app.policy.version}",
+        f"ledger {app.settings.ledger_url} {app.store.guarantee}",
+    ]
+    typer.echo("\n".join(lines))
+    sys.stdout.flush()
+
+
+async def _say_capacity(app: App) -> None:
+    """Each engine's limits once it has told them."""
+    waiting = {replica.name for replica in app.settings.replicas}
+    while waiting:
+        await asyncio.sleep(0.2)
+        for name in sorted(waiting):
+            capacity = app.models.capacity(name)
+            if capacity is not None:
+                waiting.discard(name)
+                held = f"{capacity.kv_tokens:,} tokens of memory" if capacity.kv_tokens else "memory unknown"
+                proves = ", ".join(capacity.evidence)
+                served = ", ".join(capacity.models)
+                typer.echo(
+                    f"ready {name}: {capacity.engine} {capacity.version}, {served}, context {capacity.context_tokens:,}, "
+                    f"{held}, can prove a stop by {proves}"
+                )
+                for note in capacity.notes:
+                    typer.echo(f"note: {name}: {note}", err=True)
+                sys.stdout.flush()
+
+
+def _reload(app: App, file: Path | None, exposed: bool) -> None:
+    """SIGHUP: the file again, whole, or not at all."""
+    if file is None:
+        return
+    loaded = load.load(str(file), os.environ, exposed_ok=exposed)
+    if loaded.config is None:
+        for problem in loaded.problems:
+            typer.echo(f"not reloaded: {problem}", err=True)
+        return
+    app.reload(build.policy(loaded.config, number=app.policy.number + 1))
+    typer.echo(f"reloaded, policy {app.policy.version}")
+    sys.stdout.flush()

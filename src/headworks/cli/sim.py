@@ -1,0 +1,107 @@
+"""`headworks sim SCENARIO`: run an overload in virtual time, compare disciplines, and say whether it came out as stated.
+
+`headworks sim --campaign --seeds N` runs random small worlds with faults and checks every invariant after every event.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from headworks.sim.campaign import Campaign, campaign
+from headworks.sim.compare import as_json, run
+from headworks.sim.scenario import ScenarioError, load
+
+SEEDS_MAX = 10_000_000
+COLUMNS = (
+    ("admitted", "admitted", "{:d}"),
+    ("refused", "refused", "{:d}"),
+    ("useful\n/s", "useful_per_s", "{:.2f}"),
+    ("goodput\n/s", "goodput_per_s", "{:.2f}"),
+    ("wasted", "wasted_ratio", "{:.1%}"),
+    ("first token\np95", "ttft_p95_s", "{:.3f} s"),
+    ("longest\nqueue", "queue_max", "{:d}"),
+)
+
+
+def sim(
+    scenario: Annotated[Path | None, typer.Argument(help="A scenario file, as in scenarios/")] = None,
+    seed: Annotated[int | None, typer.Option(help="Default: the scenario's own; 1 for a campaign")] = None,
+    seeds: Annotated[int, typer.Option(min=1, max=SEEDS_MAX, help="Run so many, one after the other from SEED on")] = 1,
+    with_campaign: Annotated[bool, typer.Option("--campaign", help="Random worlds with faults instead of a scenario")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print the results as JSON")] = False,
+) -> None:
+    """Run a scenario in virtual time and compare its disciplines.
+
+    Exit: 0 when every expectation (or invariant) holds, 1 when one does not, 2 when it could not be run.
+    """
+    if with_campaign == (scenario is not None):
+        typer.echo("headworks sim: give a scenario file, or --campaign", err=True)
+        raise typer.Exit(2)
+    if with_campaign:
+        _campaign(1 if seed is None else seed, seeds, json)
+    else:
+        assert scenario is not None
+        _scenario(scenario, seed, seeds, json)
+
+
+def _scenario(path: Path, seed: int | None, seeds: int, json: bool) -> None:
+    try:
+        scenario = load(path)
+        first = scenario.seed if seed is None else seed
+        found = [run(scenario, number) for number in range(first, first + seeds)]
+    except ScenarioError as error:
+        typer.echo(f"headworks sim: {error}", err=True)
+        raise typer.Exit(2) from error
+    if json:
+        typer.echo(as_json(found[0] if seeds == 1 else {"runs": found}))
+    else:
+        _tables(found[0])
+    failures = [f"seed {one['seed']}: {failure}" for one in found for failure in one["failures"]]
+    for failure in failures:
+        typer.echo(f"does not hold: {failure}", err=True)
+    raise typer.Exit(1 if failures else 0)
+
+
+def _tables(found: dict[str, Any]) -> None:
+    console = Console()
+    console.print(_table(found["scenario"], found["disciplines"]))
+    for case, inner in found["cases"].items():
+        console.print(_table(case, inner["disciplines"]))
+
+
+def _table(title: str, disciplines: dict[str, Any]) -> Table:
+    table = Table(title=title, box=box.SIMPLE, pad_edge=False)
+    table.add_column("discipline", no_wrap=True)
+    for heading, _, _ in COLUMNS:
+        table.add_column(heading, justify="right", no_wrap=True)
+    for name, one in disciplines.items():
+        cells = [form.format(one[key]) if one[key] is not None else "none" for _, key, form in COLUMNS]
+        table.add_row(name, *cells)
+    return table
+
+
+def _campaign(first: int, seeds: int, json: bool) -> None:
+    found = campaign(first, seeds)
+    if json:
+        failed = [{"seed": seed, "broken": problem} for seed, problem in found.failed.items()]
+        typer.echo(as_json({"seeds": found.seeds, "events": found.events, "failed": failed, "reached": found.reached}))
+    else:
+        _summary(found)
+    for seed, problem in found.failed.items():
+        typer.echo(f"does not hold: {problem}\n  again: headworks sim --campaign --seed {seed}", err=True)
+    raise typer.Exit(1 if found.failed else 0)
+
+
+def _summary(found: Campaign) -> None:
+    table = Table(title=f"{found.seeds} seeds, {found.events} events, {len(found.failed)} failed")
+    table.add_column("reached")
+    table.add_column("times", justify="right")
+    for what, times in sorted(found.reached.items()):
+        table.add_row(what, str(times))
+    Console().print(table)

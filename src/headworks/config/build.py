@@ -1,0 +1,184 @@
+"""A checked `Config` → the values the product runs on: `Policy` for the core, `Settings` for everything around it.
+
+Whoever adds a key adds its way from here to where it acts, and takes it from `schema.NOT_YET_IN_FORCE`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from hashlib import sha256
+
+from headworks.config import secret
+from headworks.config.pools import Discipline, Pool
+from headworks.config.schema import LEDGERS_IN_FORCE, Config
+from headworks.config.settings import ClientKey, ConnectionLimits, DecisionLogSettings, ReplicaSettings, Settings
+from headworks.config.traffic import ServiceClass, Tenant
+from headworks.config.values import ENVIRONMENT_NAME, address
+from headworks.core.policy import ClassPolicy, DisciplinePolicy, Policy, PoolPolicy, ReplicaPolicy, TenantPolicy
+
+ANONYMOUS = "anonymous"
+DEFAULT_CLASS = "interactive"
+VERSION_LENGTH = 12
+DISCIPLINES_IN_FORCE = ("fifo", "fifo_tail_drop", "lifo_drop_head", "predictive_ttft")
+DISCIPLINE_INSTEAD = "predictive_ttft"
+
+
+def policy(config: Config, *, number: int) -> Policy:
+    """What the core decides by. `number` orders versions: each reload takes a larger one."""
+    classes = {name: _class(name, section) for name, section in config.classes.items()}
+    tenants = {name: _tenant(name, section, tuple(classes)) for name, section in config.tenants.items()}
+    if not tenants:
+        classes = {DEFAULT_CLASS: classes[DEFAULT_CLASS]}
+        tenants = {ANONYMOUS: TenantPolicy(ANONYMOUS, classes=(DEFAULT_CLASS,), service_class=DEFAULT_CLASS)}
+    return Policy(
+        version=version(config),
+        number=number,
+        classes=classes,
+        tenants=tenants,
+        pools={name: _pool(name, section) for name, section in config.pools.items()},
+        observe=config.server.mode == "observe",
+        lease_s=config.ledger.lease_s,
+        remember_s=config.ledger.remember_s,
+    )
+
+
+def version(config: Config) -> str:
+    """Names a configuration by its content. Secrets are references in it, so rotating one keeps the version."""
+    return sha256(config.model_dump_json(by_alias=True).encode()).hexdigest()[:VERSION_LENGTH]
+
+
+def _class(name: str, section: ServiceClass) -> ClassPolicy:
+    return ClassPolicy(
+        name=name,
+        share=section.share,
+        floor_ratio=section.floor_ratio,
+        ttft_slo_s=section.slo.ttft_s,
+        tpot_slo_s=section.slo.tpot_s,
+        e2e_slo_s=section.slo.e2e_s,
+        wait_s_max=section.queue.wait_s_max,
+        queue_requests_max=section.queue.requests_max,
+        queue_bytes_max=section.queue.bytes_max,
+        client_s=section.timeouts.client_s,
+        gateway_s=section.timeouts.gateway_s,
+        first_byte_s=section.timeouts.first_byte_s,
+        idle_s=section.timeouts.idle_s,
+        on_tenant_full=section.on_tenant_full,
+        on_growth_refused=section.on_growth_refused,
+        observe=section.mode == "observe",
+    )
+
+
+def _tenant(name: str, section: Tenant, all_classes: tuple[str, ...]) -> TenantPolicy:
+    classes = tuple(section.classes) if section.classes else all_classes
+    usual = DEFAULT_CLASS if DEFAULT_CLASS in classes else classes[0]
+    return TenantPolicy(
+        name=name,
+        share=section.share,
+        classes=classes,
+        service_class=section.service_class or usual,
+        models=None if section.models is None else tuple(section.models),
+        active_tokens_max=section.active_tokens_max,
+        active_requests_max=section.active_requests_max,
+        queue_requests_max=section.queue.requests_max,
+        observe=section.mode == "observe",
+    )
+
+
+def _pool(name: str, section: Pool) -> PoolPolicy:
+    return PoolPolicy(
+        name=name,
+        models=tuple(section.models or ()),
+        replicas=tuple(
+            ReplicaPolicy(replica_name(name, number), replica.exclusive) for number, replica in enumerate(section.replicas)
+        ),
+        active_tokens_max=_number(section.active_tokens_max),
+        active_requests_max=_number(section.active_requests_max),
+        kv_ratio_max=section.kv_ratio_max,
+        discipline=_discipline(section.discipline),
+        output_tokens_cold=section.estimate.output_tokens_cold,
+        quantile=section.estimate.quantile,
+        growth_step_tokens=section.growth.step_tokens,
+        growth_ahead_tokens=section.growth.ahead_tokens,
+        buffer_ratio=section.predict.buffer_ratio,
+        over_commit=1.0 if section.over_commit == "auto" else section.over_commit,
+        evidence_min=section.evidence_min,
+        observe_every_s=section.observe.every_s,
+        unconfirmed_every_s=section.observe.unconfirmed_every_s,
+        stale_s=section.observe.stale_s,
+        forget_s=section.observe.forget_s,
+        stalled_s=section.observe.stalled_s,
+        compute_ratio_max=section.pressure.compute_ratio,
+    )
+
+
+def replica_name(pool: str, number: int) -> str:
+    """`POOL/NUMBER`, by the position in the file, from 0."""
+    return f"{pool}/{number}"
+
+
+def _number(value: int | str) -> int | None:
+    """`auto` is None in the core: from the engines."""
+    return value if isinstance(value, int) else None
+
+
+def _discipline(section: Discipline) -> DisciplinePolicy:
+    return DisciplinePolicy(
+        kind=section.kind if section.kind in DISCIPLINES_IN_FORCE else DISCIPLINE_INSTEAD,
+        queue_max=section.queue_max if isinstance(section.queue_max, int) else None,
+        unbounded=section.queue_max == "none",
+        propagate_cancel=section.propagate_cancel,
+        drop_late=section.drop_late,
+    )
+
+
+def settings(config: Config, environment: Mapping[str, str]) -> Settings:
+    """What the edges are built from. The environment is the one the file was loaded with: every reference resolves."""
+    server = config.server
+    return Settings(
+        listen=address(server.listen),
+        admin=address(server.admin),
+        admin_key=_secret(server.admin_key, environment),
+        limits=ConnectionLimits(**server.limits.model_dump()),
+        drain_s=server.drain_s,
+        ledger_url=_ledger_url(config.ledger.url, environment),
+        lease_s=config.ledger.lease_s,
+        remember_s=config.ledger.remember_s,
+        replicas=tuple(_replicas(config, environment)),
+        keys=tuple(_keys(config, environment)),
+        is_anonymous=not config.tenants,
+        decision_log=DecisionLogSettings(config.log.decisions, config.log.rotate_bytes, config.log.keep_days),
+    )
+
+
+def _secret(reference: str | None, environment: Mapping[str, str]) -> secret.Secret | None:
+    return None if reference is None else secret.resolve(reference, environment)
+
+
+def _ledger_url(url: str, environment: Mapping[str, str]) -> str:
+    """An embedded ledger that this version lacks is replaced by memory; `check` and `serve` say so."""
+    if ENVIRONMENT_NAME.fullmatch(url):
+        url = secret.resolve(url, environment).reveal()
+    return url if url.partition(":")[0] in LEDGERS_IN_FORCE else "memory:"
+
+
+def _replicas(config: Config, environment: Mapping[str, str]) -> list[ReplicaSettings]:
+    return [
+        ReplicaSettings(
+            name=replica_name(name, number),
+            pool=name,
+            url=replica.url,
+            engine=replica.engine,
+            api_key=_secret(replica.api_key, environment),
+            exclusive=replica.exclusive,
+        )
+        for name, pool in config.pools.items()
+        for number, replica in enumerate(pool.replicas)
+    ]
+
+
+def _keys(config: Config, environment: Mapping[str, str]) -> list[ClientKey]:
+    return [
+        ClientKey(name, f"{name}/{secret.variable(reference)}", secret.resolve(reference, environment))
+        for name, tenant in config.tenants.items()
+        for reference in tenant.keys
+    ]

@@ -1,0 +1,222 @@
+"""What must fit together in a file: relations between keys that no single key can refuse.
+
+Each check is a generator over the whole configuration. A finding names every place it compared, the one to change first,
+so that `load.py` can leave out what rests on a value that was already refused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from headworks.config import secret
+from headworks.config.checks_pools import POOL_CHECKS
+from headworks.config.document import Path
+from headworks.config.findings import Finding
+from headworks.config.schema import LEDGERS_IN_FORCE, SERVER_TLS_IN_FORCE, Config
+from headworks.config.traffic import STEP_ACTIONS, PressureStep
+from headworks.config.values import ENVIRONMENT_NAME, address
+
+KEY_LENGTH_SAFE = 20
+"""Shorter API keys can be guessed; 256 random bits are 43 characters."""
+
+
+@dataclass(slots=True)
+class Surroundings:
+    """What a file is judged against besides itself."""
+
+    environment: Mapping[str, str]
+    exposed_ok: bool
+
+
+def findings(config: Config, environment: Mapping[str, str], exposed_ok: bool) -> Iterator[Finding]:
+    """Everything that does not fit together."""
+    for check in CHECKS:
+        yield from check(config)
+    for pool_check in POOL_CHECKS:
+        yield from pool_check(config)
+    around = Surroundings(environment, exposed_ok)
+    yield from _ledger(config, around)
+    yield from _secrets(config, around)
+    yield from _exposure(config, around)
+
+
+def _timeouts(config: Config) -> Iterator[Finding]:
+    """E3: client > gateway > wait + first byte."""
+    for name, service_class in config.classes.items():
+        times, wait_s = service_class.timeouts, service_class.queue.wait_s_max
+        here: Path = ("classes", name, "timeouts")
+        gateway, client = (*here, "gateway_s"), (*here, "client_s")
+        if times.client_s <= times.gateway_s:
+            text = f"gateway_s is {times.gateway_s:g}; it must be less than client_s, which is {times.client_s:g}"
+            yield Finding((gateway, client), f"{text}: the client has to hear the answer while it still listens")
+        least_s = wait_s + times.first_byte_s
+        if times.gateway_s <= least_s:
+            text = f"gateway_s is {times.gateway_s:g}; it must be more than queue.wait_s_max + first_byte_s"
+            wait, first = ("classes", name, "queue", "wait_s_max"), (*here, "first_byte_s")
+            yield Finding((gateway, wait, first), f"{text} = {wait_s:g} + {times.first_byte_s:g} = {least_s:g}")
+
+
+def _classes(config: Config) -> Iterator[Finding]:
+    floors = sum(service_class.floor_ratio for service_class in config.classes.values())
+    if floors > 1 + 1e-9:
+        paths = tuple(("classes", name, "floor_ratio") for name in config.classes)
+        yield Finding(paths, f"the floors of all classes add up to {floors:g}; at most 1 can be kept")
+    for name, service_class in config.classes.items():
+        here: Path = ("classes", name)
+        if service_class.preempts and service_class.preemptible:
+            text = "a class that may be preempted cannot preempt; set one of the two to false"
+            yield Finding(((*here, "preemptible"), (*here, "preempts")), text)
+        for number, step in enumerate(service_class.on_pressure):
+            yield from _pressure_step(config, (*here, "on_pressure", number), step)
+
+
+def _pressure_step(config: Config, here: Path, step: PressureStep) -> Iterator[Finding]:
+    actions = [action for action in STEP_ACTIONS if getattr(step, action) not in (None, False)]
+    if len(actions) != 1:
+        yield Finding((here,), f"a step has {len(actions)} actions; exactly one is allowed of {', '.join(STEP_ACTIONS)}")
+    if step.enter_ratio <= step.leave_ratio:
+        text = f"enter_ratio {step.enter_ratio:g} must be above leave_ratio {step.leave_ratio:g}, or the step flutters"
+        yield Finding((here,), text)
+    if step.spill is not None and step.spill not in config.spill:
+        yield Finding(((*here, "spill"), ("spill",)), f"{step.spill} is not in spill: {_listed(config.spill)}")
+    served = served_models(config)
+    if step.smaller_model is not None and served is not None and step.smaller_model not in served:
+        text = f"no pool serves {step.smaller_model}; served are {_listed(served)}"
+        yield Finding(((*here, "smaller_model"), ("pools",)), text)
+
+
+def _tenants(config: Config) -> Iterator[Finding]:
+    served = served_models(config)
+    for name, tenant in config.tenants.items():
+        here: Path = ("tenants", name)
+        for number, class_name in enumerate(tenant.classes or ()):
+            if class_name not in config.classes:
+                text = f"there is no class {class_name}; there are {_listed(config.classes)}"
+                yield Finding(((*here, "classes", number), ("classes",)), text)
+        for class_name in tenant.slo:
+            if class_name not in config.classes:
+                text = f"there is no class {class_name}; there are {_listed(config.classes)}"
+                yield Finding(((*here, "slo", class_name), ("classes",)), text)
+        allowed = tenant.classes or list(config.classes)
+        if tenant.service_class is not None and tenant.service_class not in allowed:
+            text = f"{tenant.service_class} is not among the tenant's classes: {_listed(allowed)}"
+            yield Finding(((*here, "class"), (*here, "classes"), ("classes",)), text)
+        for number, model in enumerate(tenant.models or ()):
+            if served is not None and model not in served:
+                text = f"no pool serves {model}; served are {_listed(served)}"
+                yield Finding(((*here, "models", number), ("pools",)), text)
+        if not tenant.keys:
+            yield Finding(((*here, "keys"), here), "the tenant has no key, so nobody can ask as it", is_warning=True)
+        yield from _tenant_limits(config, name)
+
+
+def _tenant_limits(config: Config, name: str) -> Iterator[Finding]:
+    tenant = config.tenants[name]
+    here: Path = ("tenants", name)
+    kept = tenant.reserved
+    for unit, most in (("tokens", tenant.active_tokens_max), ("requests", tenant.active_requests_max)):
+        amount = getattr(kept, unit) if kept else 0
+        if most is not None and amount > most:
+            text = f"reserved.{unit} is {amount}; the tenant may only hold active_{unit}_max = {most}"
+            yield Finding(((*here, "reserved", unit), (*here, f"active_{unit}_max")), text)
+    budgets = [pool.active_tokens_max for pool in config.pools.values()]
+    numbers = [budget for budget in budgets if isinstance(budget, int)]
+    if tenant.active_tokens_max is not None and len(numbers) == len(budgets) and tenant.active_tokens_max > sum(numbers):
+        text = f"{tenant.active_tokens_max} is more than all pools together hold ({sum(numbers)}): it limits nothing"
+        yield Finding(((*here, "active_tokens_max"), ("pools",)), text, is_warning=True)
+
+
+def _listeners(config: Config) -> Iterator[Finding]:
+    listen, admin = address(config.server.listen), address(config.server.admin)
+    if listen.port and listen == admin:
+        paths: tuple[Path, ...] = (("server", "admin"), ("server", "listen"))
+        yield Finding(paths, f"{config.server.admin} is also where clients connect; choose another port")
+
+
+CHECKS: tuple[Callable[[Config], Iterator[Finding]], ...] = (_timeouts, _classes, _tenants, _listeners)
+
+
+def _ledger(config: Config, around: Surroundings) -> Iterator[Finding]:
+    here: Path = ("ledger", "url")
+    url = config.ledger.url
+    if ENVIRONMENT_NAME.fullmatch(url):
+        text = secret.fault(url, around.environment)
+        if text is not None:
+            yield Finding((here,), text)
+            return
+        url = secret.resolve(url, around.environment).reveal()
+    scheme = re.split(r"[:+]", url, maxsplit=1)[0]
+    if scheme not in (*LEDGERS_IN_FORCE, "sqlite"):
+        text = f"this version has no shared ledger ({scheme}): gateways would each admit a whole budget; use memory:"
+        yield Finding((here,), text)
+
+
+def _secrets(config: Config, around: Surroundings) -> Iterator[Finding]:
+    """Every reference must resolve, and no two clients may share a key. Values are compared, never shown."""
+    holders: dict[str, Path] = {}
+    for path, reference in references(config):
+        text = secret.fault(reference, around.environment)
+        if text is not None:
+            yield Finding((path,), text)
+            continue
+        if path[0] != "tenants":
+            continue
+        value = secret.resolve(reference, around.environment).reveal()
+        if value in holders:
+            other = holders[value]
+            text = f"holds the same key as tenants.{other[1]}.keys[{other[3]}]; a key belongs to one client"
+            yield Finding((path, other), text)
+        holders.setdefault(value, path)
+        if len(value) < KEY_LENGTH_SAFE:
+            text = f"the key in {secret.variable(reference)} has fewer than {KEY_LENGTH_SAFE} characters and can be guessed"
+            yield Finding((path,), text, is_warning=True)
+
+
+def references(config: Config) -> Iterator[tuple[Path, str]]:
+    """Every env:NAME of the file that is a secret, and where it stands."""
+    if config.server.admin_key is not None:
+        yield ("server", "admin_key"), config.server.admin_key
+    for name, tenant in config.tenants.items():
+        for number, reference in enumerate(tenant.keys):
+            yield ("tenants", name, "keys", number), reference
+    for name, pool in config.pools.items():
+        for number, replica in enumerate(pool.replicas):
+            if replica.api_key is not None:
+                yield ("pools", name, "replicas", number, "api_key"), replica.api_key
+    for name, spill in config.spill.items():
+        if spill.api_key is not None:
+            yield ("spill", name, "api_key"), spill.api_key
+
+
+def _exposure(config: Config, around: Surroundings) -> Iterator[Finding]:
+    """H1: off loopback only with TLS and keys, unless told."""
+    server = config.server
+    protected = server.tls is not None and SERVER_TLS_IN_FORCE
+    ports = (
+        ("listen", server.listen, bool(config.tenants), "tenants with keys", ("tenants",)),
+        ("admin", server.admin, server.admin_key is not None, "an admin_key", ("server", "admin_key")),
+    )
+    for name, text, has_keys, keys, keys_path in ports:
+        missing = ([] if has_keys else [keys]) + ([] if protected else ["TLS"])
+        if around.exposed_ok or address(text).is_loopback or not missing:
+            continue
+        advice = "listen on 127.0.0.1, or say --exposed if something in front protects it"
+        sentence = f"{text} can be reached from other machines, without {' and without '.join(missing)}; {advice}"
+        yield Finding((("server", name), ("server", "tls"), keys_path), sentence)
+
+
+def served_models(config: Config) -> list[str] | None:
+    """The models of all pools, or None if a pool takes them from its engines."""
+    served: list[str] = []
+    for pool in config.pools.values():
+        if pool.models is None:
+            return None
+        served += pool.models
+    return served
+
+
+def _listed(names: object) -> str:
+    listed = [str(name) for name in names] if isinstance(names, (dict, list)) else []
+    return ", ".join(listed[:10]) + (" …" if len(listed) > 10 else "") if listed else "none"

@@ -1,0 +1,73 @@
+"""The rest of the configuration as values: what the gateway's edges need and the core never sees."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headworks.config.secret import Secret
+from headworks.config.values import Address
+
+
+@dataclass(slots=True)
+class ConnectionLimits:
+    """What one connection may cost before anything is known about it; the names are those of `server.limits`."""
+
+    body_bytes_max: int
+    header_bytes_max: int
+    headers_max: int
+    header_s: float
+    body_s: float
+    idle_s: float
+    write_stall_s: float
+    connections_max: int
+
+
+@dataclass(slots=True)
+class ReplicaSettings:
+    """How one engine is reached. `name` is `POOL/NUMBER`, as in the core's policy."""
+
+    name: str
+    pool: str
+    url: str
+    """Scheme, host and port, without a path."""
+    engine: str
+    """`vllm` or `openai`."""
+    api_key: Secret | None
+    exclusive: bool
+
+
+@dataclass(slots=True)
+class ClientKey:
+    """One API key. `client` is `TENANT/VARIABLE`: it may stand in logs, the key may not."""
+
+    tenant: str
+    client: str
+    key: Secret
+
+
+@dataclass(slots=True)
+class DecisionLogSettings:
+    """Where decisions are written down. `directory` None: nowhere."""
+
+    directory: str | None
+    rotate_bytes: int
+    keep_days: int
+
+
+@dataclass(slots=True)
+class Settings:
+    """What a gateway is built from, beside its policy."""
+
+    listen: Address
+    admin: Address
+    admin_key: Secret | None
+    limits: ConnectionLimits
+    drain_s: float
+    ledger_url: str
+    lease_s: float
+    remember_s: float
+    replicas: tuple[ReplicaSettings, ...]
+    keys: tuple[ClientKey, ...]
+    is_anonymous: bool
+    """No tenants are configured: whoever reaches the port is tenant `ANONYMOUS`, without a key."""
+    decision_log: DecisionLogSettings

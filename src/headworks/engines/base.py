@@ -1,0 +1,95 @@
+"""What an engine adapter must do: run, stop, and say what can be proved about stopping.
+
+`Engine.run` hands the bytes of one execution to one connection. Everything that then happens comes back through a
+`Listener`, in callbacks on the event loop, so that a response can be relayed in the turn it arrives in.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from headworks.core.types import Capacity, ReplicaSample
+
+
+class Listener(Protocol):
+    """Who is told what became of an execution. Calls come from the event loop, never from inside `run` or `abort`.
+
+    Without `abort`, exactly one of `on_not_sent`, `on_end`, `on_lost` is called, once. After `abort` the answer may
+    still go on for a while (`on_head`, `on_body`: what is known of its usage is worth having) and may reach `on_end`.
+    When the engine's server then closes its side, `on_closed` is called: after `on_end`, or in the place of `on_lost`.
+    """
+
+    def on_not_sent(self, reason: str) -> None:
+        """No byte was written and none will be: `late`, `connect`, `gone`."""
+        ...
+
+    def on_head(self, status: int, headers: list[tuple[bytes, bytes]], chunked: bool) -> None:
+        """The answer's head arrived, 1xx dropped, names in lower case, hop-by-hop names already removed."""
+        ...
+
+    def on_body(self, raw: bytes | None, payload: bytes) -> None:
+        """Some of the body. `raw` is the same bytes still in whole chunked frames where that is so, else None."""
+        ...
+
+    def on_end(self) -> None:
+        """The answer is complete by its own framing."""
+        ...
+
+    def on_lost(self, cause: str) -> None:
+        """The connection broke, or what came is not HTTP, after at least one byte of the request was written."""
+        ...
+
+    def on_closed(self) -> None:
+        """After `abort`: the engine's server has closed its side."""
+        ...
+
+
+class Upstream(Protocol):
+    """One execution's way to its engine."""
+
+    def abort(self) -> None:
+        """Tell the engine to stop: half-close and keep reading, or read to the end where only that proves anything.
+
+        Idempotent. Before the first byte was written it results in `on_not_sent("gone")`.
+        """
+        ...
+
+    def pause_reading(self) -> None:
+        """The client is slow: stop reading from this engine connection."""
+        ...
+
+    def resume_reading(self) -> None:
+        """The client has caught up."""
+        ...
+
+
+class Engine(Protocol):
+    """Run, stop, prove it stopped."""
+
+    replica: str
+    evidence: tuple[str, ...]
+    """The levels this adapter can give, best first."""
+
+    def run(self, execution: str, path: str, body: bytes, send_before_s: float, listener: Listener) -> Upstream:
+        """Send one request on one connection, once. Reads the clock as the last thing before the write."""
+        ...
+
+    def is_busy(self, status: int, payload: bytes) -> bool:
+        """Whether this complete answer is the engine's way to say "no room, nothing was started" (K02)."""
+        ...
+
+    async def describe(self) -> Capacity:
+        """What the engine can hold. Raises `EngineError` with a sentence that helps."""
+        ...
+
+    async def sample(self) -> ReplicaSample:
+        """One look at its gauges and its progress clock. Raises `EngineError`."""
+        ...
+
+    async def close(self) -> None:
+        """Close idle connections; executions that run keep theirs until they end."""
+        ...
+
+
+class EngineError(Exception):
+    """The engine could not be asked, or its answer makes no sense. The text says what was asked and what came."""

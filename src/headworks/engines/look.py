@@ -1,0 +1,107 @@
+"""One look at an engine: a small GET on a connection of its own, with its own time limit.
+
+A general HTTP client costs more for this than the rest of a sample together; the connection code of the data plane is
+here anyway. Looks never share connections with executions: a busy pool must not make an engine invisible.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import NamedTuple
+
+import msgspec
+
+from headworks.engines.base import EngineError
+from headworks.engines.pool import Pool
+
+LOOK_S_MAX = 1.0
+LOOK_BYTES_MAX = 4_000_000
+
+
+class Seen(NamedTuple):
+    """A complete answer."""
+
+    status: int
+    payload: bytes
+
+
+class _Collector:
+    """The listener of a look: it keeps the whole answer, up to a bound."""
+
+    __slots__ = ("_parts", "_size_bytes", "_status", "seen")
+
+    def __init__(self) -> None:
+        self.seen: asyncio.Future[Seen] = asyncio.get_running_loop().create_future()
+        self._status = 0
+        self._parts: list[bytes] = []
+        self._size_bytes = 0
+
+    def on_not_sent(self, reason: str) -> None:
+        self._fail(f"no connection ({reason})")
+
+    def on_head(self, status: int, headers: list[tuple[bytes, bytes]], chunked: bool) -> None:
+        self._status = status
+
+    def on_body(self, raw: bytes | None, payload: bytes) -> None:
+        self._size_bytes += len(payload)
+        if self._size_bytes > LOOK_BYTES_MAX:
+            self._fail(f"an answer over {LOOK_BYTES_MAX} bytes")
+        else:
+            self._parts.append(payload)
+
+    def on_end(self) -> None:
+        if not self.seen.done():
+            self.seen.set_result(Seen(self._status, b"".join(self._parts)))
+
+    def on_lost(self, cause: str) -> None:
+        self._fail(cause)
+
+    def on_closed(self) -> None:
+        self._fail("the connection was closed")
+
+    def _fail(self, cause: str) -> None:
+        if not self.seen.done():
+            self.seen.set_exception(EngineError(cause))
+
+
+async def look(pool: Pool, path: str) -> Seen:
+    """GET `path`. Raises `EngineError` when there is no complete answer within `LOOK_S_MAX`."""
+    url = pool.endpoint.url.rstrip("/") + path
+    collector = _Collector()
+    call = pool.send(pool.endpoint.get(path), b"", pool.clock_s() + LOOK_S_MAX, collector)
+    try:
+        async with asyncio.timeout(LOOK_S_MAX):
+            return await collector.seen
+    except TimeoutError:
+        raise EngineError(f"GET {url}: no complete answer within {LOOK_S_MAX:g} s") from None
+    except EngineError as error:
+        raise EngineError(f"GET {url}: {error}") from None
+    finally:
+        # A connection with a late answer on it is of no use to the next look.
+        call.discard()
+
+
+async def look_at_models(pool: Pool) -> list[ModelSeen]:
+    """What `/v1/models` lists. Raises `EngineError` when that is not a list with at least one model."""
+    seen = await look(pool, "/v1/models")
+    if seen.status != 200:
+        raise EngineError(f"GET {pool.endpoint.url.rstrip('/')}/v1/models: status {seen.status}, expected 200")
+    try:
+        models = msgspec.json.decode(seen.payload, type=_Models).data
+    except msgspec.DecodeError as error:
+        raise EngineError(f"GET {pool.endpoint.url.rstrip('/')}/v1/models: not a list of models ({error})") from None
+    if not models:
+        raise EngineError(f"{pool.endpoint.url} serves no model")
+    return models
+
+
+class ModelSeen(msgspec.Struct):
+    """One entry of `/v1/models`, as far as it concerns us."""
+
+    id: str
+    max_model_len: int | None = None
+    """vLLM and its kin state the context here."""
+
+
+class _Models(msgspec.Struct):
+    data: list[ModelSeen]

@@ -1,0 +1,366 @@
+"""Connections to one engine: one execution on one connection at a time, every byte written once.
+
+What a library client gives away here are the two facts that stop evidence is made of: whether a byte of a request was
+written (E0 or not), and the moment the engine's server closed its side after we half-closed ours (the start of E3a).
+So: a request is written once, after the last look at the clock, on a connection known to be alive; it is never sent
+again. A kept-alive connection found dead before the write costs a new one; a connection that dies later is reported.
+
+A `Call` is one execution's way (`engines.base.Upstream`), a `Connection` serves calls one after another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import cast
+
+from headworks.engines.base import Listener
+from headworks.engines.endpoint import Endpoint
+from headworks.engines.response import AnswerReader, BrokenAnswer
+
+CONNECTIONS_MAX = 4_096
+CONNECT_S_MAX = 3.0
+IDLE_S_MAX = 4.0
+"""Engines' servers close idle connections after 5 s; a request must not be on its way when they do."""
+CLOSE_S_MAX = 5.0
+"""How long the engine's server may take to close its side after we closed ours."""
+ABORTED_SILENCE_S_MAX = 600.0
+"""An answer that is read to its end for proof may be silent for so long, then nothing more is learnt from waiting."""
+_WRITE_JOINED_BYTES_MAX = 65_536
+
+
+class Pool:
+    """The connections of one engine, newest idle first."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        clock_s: Callable[[], float],
+        *,
+        read_on_after_abort: bool = False,
+        connections_max: int = CONNECTIONS_MAX,
+        close_s_max: float = CLOSE_S_MAX,
+        aborted_silence_s_max: float = ABORTED_SILENCE_S_MAX,
+    ) -> None:
+        self.endpoint = endpoint
+        self.clock_s = clock_s
+        self.read_on_after_abort = read_on_after_abort
+        """The engine is not told; its answer is read to the end, which is all the proof it can give."""
+        self.close_s_max = close_s_max
+        self.aborted_silence_s_max = aborted_silence_s_max
+        self.connections_max = connections_max
+        self.connections_count = 0
+        self._idle: list[Connection] = []
+        self._connecting: set[asyncio.Task[None]] = set()
+        self._sweep_timer: asyncio.TimerHandle | None = None
+        self._closed = False
+
+    def send(self, head: bytes, body: bytes, send_before_s: float, listener: Listener) -> Call:
+        """Write one request as soon as there is a connection; the listener hears everything else."""
+        call = Call(head, body, send_before_s, listener)
+        connection = self._take_idle()
+        if connection is not None:
+            connection.write(call)
+        elif self.connections_count >= self.connections_max or self._closed:
+            call.give_up("connect")
+        else:
+            self.connections_count += 1
+            task = asyncio.get_running_loop().create_task(self._connect_and_write(call))
+            self._connecting.add(task)
+            task.add_done_callback(self._connecting.discard)
+        return call
+
+    def _take_idle(self) -> Connection | None:
+        idle_since_s_min = self.clock_s() - IDLE_S_MAX
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.idle_since_s > idle_since_s_min and connection.is_open():
+                return connection
+            connection.close()
+        return None
+
+    async def _connect_and_write(self, call: Call) -> None:
+        connection = Connection(self)
+        patience_s = min(CONNECT_S_MAX, max(0.0, call.send_before_s - self.clock_s()))
+        try:
+            async with asyncio.timeout(patience_s):
+                await self.endpoint.connect(lambda: connection)
+        except (OSError, TimeoutError):
+            connection.discard()
+            self.forget(connection)
+            call.give_up("late" if self.clock_s() > call.send_before_s else "connect")
+            return
+        if call.is_over:
+            self.put_idle(connection)
+        else:
+            connection.write(call)
+
+    def put_idle(self, connection: Connection) -> None:
+        """A connection has nothing to do. It is kept for a while, or closed."""
+        if self._closed or not connection.is_open():
+            connection.close()
+            return
+        connection.idle_since_s = self.clock_s()
+        self._idle.append(connection)
+        if self._sweep_timer is None:
+            self._sweep_timer = asyncio.get_running_loop().call_later(IDLE_S_MAX, self._sweep)
+
+    def _sweep(self) -> None:
+        """Close what has been idle too long; the oldest stand first."""
+        self._sweep_timer = None
+        idle_since_s_min = self.clock_s() - IDLE_S_MAX
+        while self._idle and self._idle[0].idle_since_s <= idle_since_s_min:
+            self._idle.pop(0).close()
+        if self._idle:
+            wait_s = max(0.01, self._idle[0].idle_since_s - idle_since_s_min)
+            self._sweep_timer = asyncio.get_running_loop().call_later(wait_s, self._sweep)
+
+    def forget(self, connection: Connection) -> None:
+        """A connection is gone, or never came to be. May be said twice."""
+        if connection.is_counted:
+            connection.is_counted = False
+            self.connections_count -= 1
+
+    async def close(self) -> None:
+        """Close idle connections. Those in use close when their call is over."""
+        self._closed = True
+        if self._sweep_timer is not None:
+            self._sweep_timer.cancel()
+            self._sweep_timer = None
+        while self._idle:
+            self._idle.pop().close()
+        # Closing is told to the transports; one turn of the loop lets them do it.
+        await asyncio.sleep(0)
+
+
+class Call:
+    """One request and what became of it. The listener gets its last word exactly once, from the loop."""
+
+    __slots__ = ("aborted", "body", "connection", "head", "is_over", "listener", "send_before_s")
+
+    def __init__(self, head: bytes, body: bytes, send_before_s: float, listener: Listener) -> None:
+        self.head = head
+        self.body = body
+        self.send_before_s = send_before_s
+        self.listener = listener
+        self.connection: Connection | None = None
+        """The connection it was written to, while that is this call's."""
+        self.aborted = False
+        self.is_over = False
+        """`on_not_sent`, `on_end` or `on_lost` is said or scheduled, or `on_closed` was said in its place."""
+
+    def give_up(self, reason: str) -> None:
+        """Nothing was written and nothing will be."""
+        if not self.is_over:
+            self.is_over = True
+            asyncio.get_running_loop().call_soon(self.listener.on_not_sent, reason)
+
+    def abort(self) -> None:
+        """See `Upstream.abort`."""
+        if self.aborted:
+            return
+        self.aborted = True
+        if self.connection is not None:
+            self.connection.abort_call()
+        else:
+            self.give_up("gone")
+
+    def discard(self) -> None:
+        """Nobody wants to know how it ends: close the connection it is on, if it still is."""
+        if self.connection is not None:
+            self.connection.discard()
+        else:
+            self.give_up("gone")
+
+    def pause_reading(self) -> None:
+        """See `Upstream.pause_reading`. An aborted call is never paused: its end must be seen."""
+        if self.connection is not None and not self.aborted:
+            self.connection.pause()
+
+    def resume_reading(self) -> None:
+        """See `Upstream.resume_reading`."""
+        if self.connection is not None:
+            self.connection.resume()
+
+
+class Connection(asyncio.Protocol):
+    """One connection. It belongs to at most one call, from the write to the end of the answer or of the connection."""
+
+    __slots__ = (
+        "_call",
+        "_closing_cause",
+        "_half_closed",
+        "_heard",
+        "_paused",
+        "_pool",
+        "_reader",
+        "_timer",
+        "_transport",
+        "idle_since_s",
+        "is_counted",
+    )
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._transport: asyncio.Transport | None = None
+        self._reader = AnswerReader()
+        self._call: Call | None = None
+        self._closing_cause = ""
+        self._half_closed = False
+        self._heard = False
+        self._paused = False
+        self._timer: asyncio.TimerHandle | None = None
+        self.idle_since_s = 0.0
+        self.is_counted = True
+        """It is one of the pool's `connections_count`."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The transport is open; nothing is written yet."""
+        # uvloop's transports have no asyncio base class, only its methods.
+        self._transport = cast(asyncio.Transport, transport)
+
+    def is_open(self) -> bool:
+        """Whether a request may be written here."""
+        return self._transport is not None and not self._transport.is_closing()
+
+    def write(self, call: Call) -> None:
+        """Write the request, if there is still time; the clock is read last."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            call.give_up("connect")
+            return
+        if len(call.body) > _WRITE_JOINED_BYTES_MAX:
+            parts = (call.head, call.body)
+        else:
+            parts = (call.head + call.body, b"")
+        if self._pool.clock_s() > call.send_before_s:
+            call.give_up("late")
+            self._pool.put_idle(self)
+            return
+        transport.write(parts[0])
+        if parts[1]:
+            transport.write(parts[1])
+        call.head = call.body = b""
+        call.connection = self
+        self._call = call
+        self._reader.begin(call.listener)
+
+    def data_received(self, data: bytes) -> None:
+        """Some of the answer."""
+        self._heard = True
+        try:
+            if self._reader.feed(data):
+                self._answer_complete()
+        except BrokenAnswer as error:
+            self._lose(f"the engine sent {error}")
+
+    def _answer_complete(self) -> None:
+        call, transport = self._call, self._transport
+        assert call is not None and transport is not None
+        call.is_over = True
+        if self._half_closed:
+            # Nothing more can be sent here; the call stays until the server has closed as well.
+            call.listener.on_end()
+            return
+        self._call = call.connection = None
+        self._stop_timer()
+        self.resume()
+        if self._reader.reusable and not transport.get_write_buffer_size():
+            self._pool.put_idle(self)
+        else:
+            # An answer that came before the request was written whole leaves the connection out of step.
+            transport.abort()
+        call.listener.on_end()
+
+    def pause(self) -> None:
+        """Stop reading: the kernel's buffers fill, then the engine's server notices."""
+        if not self._paused and self.is_open():
+            assert self._transport is not None
+            self._transport.pause_reading()
+            self._paused = True
+
+    def resume(self) -> None:
+        """Read again."""
+        if self._paused:
+            self._paused = False
+            if self.is_open():
+                assert self._transport is not None
+                self._transport.resume_reading()
+
+    def abort_call(self) -> None:
+        """Tell the engine that nobody wants this any more, and keep reading: what follows is evidence."""
+        self.resume()
+        transport, pool = self._transport, self._pool
+        assert transport is not None
+        if transport.is_closing():
+            return
+        loop = asyncio.get_running_loop()
+        if pool.read_on_after_abort:
+            self._heard = True
+            self._timer = loop.call_later(pool.aborted_silence_s_max, self._check_silence)
+        elif transport.can_write_eof():
+            transport.write_eof()
+            self._half_closed = True
+            self._timer = loop.call_later(pool.close_s_max, self._close_hard, "no close")
+        else:
+            # TLS has no half-close, so the moment the server lets go cannot be seen: E3a is not to be had.
+            self._close_hard("closed by us")
+
+    def _check_silence(self) -> None:
+        if not self._heard:
+            self._close_hard("silent")
+            return
+        self._heard = False
+        self._timer = asyncio.get_running_loop().call_later(self._pool.aborted_silence_s_max, self._check_silence)
+
+    def _close_hard(self, cause: str) -> None:
+        self._closing_cause = cause
+        self.discard()
+
+    def eof_received(self) -> bool:
+        """The server closed its side; the transport then closes ours (False)."""
+        call = self._call
+        if call is None:
+            return False
+        if self._half_closed:
+            # An answer that only ends by closing may end here, or be cut here: nobody can tell, so it is cut.
+            self._call = call.connection = None
+            call.is_over = True
+            call.listener.on_closed()
+        elif self._reader.end_of_stream():
+            self._reader.reusable = False
+            self._answer_complete()
+        else:
+            self._lose("the engine closed the connection before the end of its answer")
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection is gone, by whichever side."""
+        self._stop_timer()
+        self._pool.forget(self)
+        self._lose(self._closing_cause or (f"the connection broke: {exc}" if exc else "the connection was closed"))
+
+    def _lose(self, cause: str) -> None:
+        call = self._call
+        self.discard()
+        if call is None:
+            return
+        self._call = call.connection = None
+        if not call.is_over:
+            call.is_over = True
+            call.listener.on_lost(cause)
+
+    def close(self) -> None:
+        """Let go of an idle connection."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def discard(self) -> None:
+        """Close at once, dropping whatever is in flight."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

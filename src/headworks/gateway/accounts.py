@@ -1,0 +1,127 @@
+"""What the gate writes down, counted: each decision and each outcome moves the metrics of `metrics_table.py`."""
+
+from __future__ import annotations
+
+from headworks.core.effects import Alarm, Outcome
+from headworks.core.reasons import REASONS
+from headworks.core.types import Decision
+from headworks.gateway.decisions import DecisionLog
+from headworks.gateway.metrics import Registry
+
+OVERLOADED = frozenset({429, 503})
+UNWANTED = frozenset({"cancelled", "failed", "expired"})
+
+
+class Accounts:
+    """Feeds a registry. One call for each record, none of them on the path of a chunk."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        self.alarms: dict[str, int] = {}
+        """By name. They have no metric of their own: each one has a metric or a record that shows the matter itself."""
+
+    def decision(self, decision: Decision) -> None:
+        """A decision was made, at arrival or after waiting."""
+        counter, service_class, tenant = self._registry.counter, decision.service_class, decision.key.tenant
+        counter("decisions_total", tenant, service_class, decision.model, decision.outcome, decision.reason).add()
+        for verdict in decision.verdicts:
+            if not verdict.passed:
+                counter("verdict_failures_total", verdict.check, verdict.scope.partition(":")[0]).add()
+        if decision.forecast.wait_s is not None:
+            self._registry.histogram("wait_predicted_seconds", service_class).observe(decision.forecast.wait_s)
+        if decision.outcome == "queue":
+            self._registry.histogram("queue_depth_observed", service_class, tenant).observe(decision.position)
+
+    def outcome(self, outcome: Outcome) -> None:
+        """An arrival has ended."""
+        counter, tenant, service_class = self._registry.counter, outcome.key.tenant, outcome.service_class
+        attempt = "retry" if outcome.retry else "first"
+        counter("requests_total", tenant, service_class, outcome.model, outcome.outcome, outcome.reason, attempt).add()
+        waited_until_s = outcome.ended_s if outcome.admitted_s is None else outcome.admitted_s
+        self._registry.histogram("queue_wait_seconds", service_class, tenant, outcome.outcome).observe(
+            waited_until_s - outcome.arrived_s
+        )
+        if outcome.outcome == "expired":
+            counter("queue_timeouts_total", service_class, tenant).add()
+        reason = REASONS.get(outcome.reason)
+        if reason is not None and reason.status in OVERLOADED and outcome.admitted_s is None:
+            counter("refused_total", tenant, outcome.client, outcome.reason).add()
+        if outcome.evidence:
+            self._released(outcome)
+        if outcome.usage is not None:
+            self._used(outcome)
+        if outcome.outcome == "completed":
+            self._completed(outcome)
+
+    def _released(self, outcome: Outcome) -> None:
+        self._registry.counter("releases_total", outcome.pool, outcome.evidence).add()
+        if outcome.unconfirmed_s is not None:
+            self._registry.histogram("unconfirmed_seconds", outcome.pool, outcome.evidence).observe(outcome.unconfirmed_s)
+
+    def _used(self, outcome: Outcome) -> None:
+        """Tokens by kind, and how much had been set aside for them."""
+        usage, work, counter = outcome.usage, outcome.work, self._registry.counter
+        assert usage is not None
+        labels = outcome.key.tenant, outcome.service_class, outcome.model
+        counter("tokens_total", *labels, "prompt").add(usage.prompt_tokens)
+        counter("tokens_total", *labels, "cached").add(usage.cached_tokens)
+        counter("tokens_total", *labels, "output").add(usage.output_tokens)
+        counter("tokens_total", *labels, "reserved").add(work.tokens)
+        if outcome.outcome in UNWANTED:
+            counter("tokens_total", *labels, "wasted").add(usage.output_tokens)
+        used_tokens = usage.prompt_tokens + usage.output_tokens
+        if usage.exact and used_tokens > 0:
+            histogram = self._registry.histogram("reserved_over_used_ratio", outcome.key.tenant, outcome.service_class)
+            histogram.observe(work.tokens / used_tokens)
+
+    def _completed(self, outcome: Outcome) -> None:
+        """What the client saw."""
+        histogram, labels = self._registry.histogram, (outcome.key.tenant, outcome.service_class, outcome.model)
+        histogram("e2e_seconds", *labels).observe(outcome.ended_s - outcome.arrived_s)
+        if outcome.in_slo:
+            self._registry.counter("goodput_total", *labels).add()
+        if outcome.first_byte_s is None:
+            return
+        ttft_s = outcome.first_byte_s - outcome.arrived_s
+        histogram("ttft_seconds", *labels).observe(ttft_s)
+        if outcome.predicted_ttft_s is not None:
+            histogram("prediction_error_seconds", outcome.pool, "ttft").observe(ttft_s - outcome.predicted_ttft_s)
+        if outcome.usage is not None:
+            further = outcome.usage.output_tokens // max(1, outcome.work.sequences) - 1
+            if further > 0:
+                histogram("tpot_seconds", *labels).observe((outcome.ended_s - outcome.first_byte_s) / further)
+
+    def alarm(self, alarm: Alarm) -> None:
+        """Something that should not be."""
+        self.alarms[alarm.name] = self.alarms.get(alarm.name, 0) + 1
+
+    def attempt(self, replica: str, outcome: str) -> None:
+        """An execution on this replica ended: `completed`, `failed` or `lost`."""
+        self._registry.counter("upstream_attempts_total", replica, outcome).add()
+
+    def ledger(self, operation: str, outcome: str, seconds: float) -> None:
+        """One round trip to the ledger."""
+        self._registry.histogram("ledger_seconds", operation, outcome).observe(seconds)
+
+    def loop_lag(self, worker: str, seconds: float) -> None:
+        """How late the loop ran something."""
+        self._registry.histogram("loop_lag_seconds", worker).observe(seconds)
+
+
+class Records:
+    """Everything the gate wants written down: counted, and logged where a log is configured."""
+
+    def __init__(self, accounts: Accounts, log: DecisionLog | None) -> None:
+        self._accounts = accounts
+        self._log = log
+
+    def record(self, record: Decision | Outcome) -> None:
+        if isinstance(record, Decision):
+            self._accounts.decision(record)
+        else:
+            self._accounts.outcome(record)
+        if self._log is not None:
+            self._log.write(record)
+
+    def alarm(self, alarm: Alarm) -> None:
+        self._accounts.alarm(alarm)

@@ -1,0 +1,250 @@
+"""The wiring: every object of a gateway, built by hand, in order, and what starts and stops with it.
+
+Read this first: it is the whole list of what there is. A path picks a dialect in `proxy.py`; nothing else is routed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import secrets
+import socket
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+
+from headworks.config.settings import ReplicaSettings, Settings
+from headworks.core import events
+from headworks.core.book import Book
+from headworks.core.gate import Gate
+from headworks.core.policy import Policy
+from headworks.core.types import Capacity, Reservation
+from headworks.engines.base import Engine
+from headworks.engines.openai import OpenAIEngine
+from headworks.engines.vllm import VllmEngine
+from headworks.gateway import clock, reply
+from headworks.gateway.accounts import Accounts, Records
+from headworks.gateway.admin import admin_app
+from headworks.gateway.decisions import DecisionLog
+from headworks.gateway.http.limits import EdgeLimits
+from headworks.gateway.http.server import Server
+from headworks.gateway.keys import Identity, Key, Keys
+from headworks.gateway.metrics import Reading, Registry
+from headworks.gateway.models import Models
+from headworks.gateway.proxy import METHODS, Proxy
+from headworks.gateway.readings import readings
+from headworks.gateway.runner import Runner
+from headworks.ledgers.base import open_ledger
+from headworks.ledgers.memory import MemoryStore
+
+ANONYMOUS = Identity("anonymous", "anonymous")
+GC_THRESHOLD = 50_000
+"""What is made for a request is freed by counting; the collector only looks for the rare cycle."""
+
+
+class App:
+    """One gateway process."""
+
+    def __init__(self, policy: Policy, settings: Settings, *, name: str = "gateway") -> None:
+        boot = secrets.token_hex(8)
+        self.policy = policy
+        self.settings = settings
+        self.store = open_ledger(
+            settings.ledger_url,
+            lease_ms=int(settings.lease_s * 1000),
+            remember_ms=int(settings.remember_s * 1000),
+            clock_ms=clock.now_ms,
+        )
+        self.gate = Gate(policy, name, secrets.token_bytes(32), boot)
+        self.engines = {replica.name: _engine(replica) for replica in settings.replicas}
+        self.models = Models(policy)
+        self.registry = Registry(self._readings)
+        self._allow_labels()
+        self.accounts = Accounts(self.registry)
+        self.log = _decision_log(settings)
+        self.runner = Runner(self.gate, self.store, self.engines, Records(self.accounts, self.log), clock.now_s)
+        self.runner.on_described = self._described
+        self.proxy = Proxy(
+            self.runner,
+            policy,
+            _keys(settings),
+            self.models,
+            boot=boot,
+            clock_s=clock.now_s,
+            wall_s=clock.utc_s,
+        )
+        self.server = Server(
+            self.proxy.serve,
+            _edge_limits(settings),
+            allowed=METHODS.get,
+            clock_s=clock.now_s,
+            error_body=reply.http_error,
+        )
+        self._admin = uvicorn.Server(
+            uvicorn.Config(
+                self._admin_app(), log_level="warning", access_log=False, lifespan="off", timeout_graceful_shutdown=1
+            )
+        )
+        self._admin_task: asyncio.Task[None] | None = None
+        self._draining = False
+        self.address: Any = None
+        self.admin_address: Any = None
+
+    # life
+
+    async def start(self) -> None:
+        """Listen. Requests are refused with `no_replica` until an engine has said what it holds."""
+        self.runner.start()
+        addresses = await self.server.start(self.settings.listen.host, self.settings.listen.port)
+        self.address = addresses[0]
+        listening = socket.create_server((self.settings.admin.host, self.settings.admin.port), reuse_port=False)
+        self.admin_address = listening.getsockname()
+        self._admin_task = asyncio.create_task(self._admin.serve(sockets=[listening]))
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(GC_THRESHOLD, 20, 20)
+
+    async def stop(self) -> None:
+        """Drain, cut what is left at the limit, settle the ledger."""
+        self._draining = True
+        self.server.stop_accepting()
+        await self.runner.drain(self.settings.drain_s)
+        await self.server.close(1.0)
+        await self.runner.close()
+        self._admin.should_exit = True
+        if self._admin_task is not None:
+            await self._admin_task
+        if self.log is not None:
+            self.log.close()
+
+    def reload(self, policy: Policy) -> None:
+        """Decide by another policy from now on. Every request sees one version."""
+        self.policy = policy
+        self.proxy.change_policy(policy)
+        self.models.change_policy(policy)
+        self._allow_labels()
+        self.runner.feed(events.PolicyChanged(policy))
+
+    def _described(self, capacity: Capacity) -> None:
+        self.models.described(capacity)
+        self._allow_labels()
+
+    # what the admin port shows
+
+    def _admin_app(self) -> Any:
+        key = self.settings.admin_key
+        return admin_app(
+            obstacles=self.obstacles,
+            metrics=self.registry.render,
+            snapshot=self.snapshot,
+            ledger=self.ledger,
+            audit=self.audit,
+            explain=self._explain,
+            admin_key=key.reveal() if key is not None else None,
+        )
+
+    def obstacles(self) -> list[str]:
+        """What keeps this gateway from taking work."""
+        found = ["This gateway is draining."] if self._draining else []
+        snapshot = self.snapshot()
+        if not snapshot["open"]:
+            found.append("The ledger does not answer, or has not yet.")
+        for name, pool in snapshot["pools"].items():
+            if all(replica["state"] != "ready" for replica in pool["replicas"].values()):
+                said = "; ".join(self.runner.failures().get(replica, "") for replica in pool["replicas"])
+                found.append(f"No engine of the pool {name} is ready. {said}".strip())
+        return found
+
+    def snapshot(self) -> dict[str, Any]:
+        return self.gate.snapshot(clock.now_s())
+
+    def ledger(self) -> dict[str, Any]:
+        """What is charged now, record by record."""
+        held = self._charged()
+        return {
+            "guarantee": self.store.guarantee,
+            "charged": len(held),
+            "tokens": {name: self._held(f"pool:{name}") for name in self.policy.pools},
+            "records": held[:LEDGER_RECORDS_MAX],
+        }
+
+    def audit(self) -> list[str]:
+        """Counters that differ from the sum of their parts, in the gate and in the ledger."""
+        book = self._book()
+        return [*self.gate.check(), *(book.check() if book is not None else [])]
+
+    def _book(self) -> Book | None:
+        return self.store.book if isinstance(self.store, MemoryStore) else None
+
+    def _charged(self) -> list[Reservation]:
+        book = self._book()
+        return book.charged() if book is not None else []
+
+    def _held(self, scope: str) -> int:
+        book = self._book()
+        return book.held(scope, "tokens") if book is not None else 0
+
+    def _explain(self, name: str) -> list[Any]:
+        return list(self.log.find(name)) if self.log is not None else []
+
+    def _readings(self) -> Iterable[Reading]:
+        ledger = self.settings.ledger_url.partition(":")[0]
+        yield from readings(self.snapshot(), self._charged(), ledger, self.store.now_ms())
+        yield Reading("open_streams", ("0",), float(len(self.server.exchanges)))
+        yield Reading("rss_bytes", ("0",), float(_rss_bytes()))
+
+    def _allow_labels(self) -> None:
+        policy, allow = self.policy, self.registry.allow
+        allow("tenant", policy.tenants)
+        allow("client", {key.client for key in self.settings.keys} | {ANONYMOUS.client})
+        allow("class", policy.classes)
+        allow("pool", policy.pools)
+        allow("model", {model for pool in policy.pools.values() for model in pool.models} | self.models.names())
+        allow("replica", self.engines)
+
+
+LEDGER_RECORDS_MAX = 1_000
+
+
+def _engine(replica: ReplicaSettings) -> Engine:
+    key = replica.api_key.reveal() if replica.api_key is not None else None
+    if replica.engine == "openai":
+        return OpenAIEngine(replica.name, replica.url, clock.now_s, key)
+    return VllmEngine(replica.name, replica.url, clock.now_s, key)
+
+
+def _keys(settings: Settings) -> Keys:
+    """Keys of the configuration, or one anonymous identity where no tenant is configured."""
+    known = [Key(key.key.reveal(), Identity(key.tenant, key.client)) for key in settings.keys]
+    return Keys(secrets.token_bytes(32), known, ANONYMOUS if settings.is_anonymous else None)
+
+
+def _decision_log(settings: Settings) -> DecisionLog | None:
+    log = settings.decision_log
+    if log.directory is None:
+        return None
+    return DecisionLog(
+        Path(log.directory), clock_s=clock.now_s, wall_s=clock.utc_s, rotate_bytes=log.rotate_bytes, keep_days=log.keep_days
+    )
+
+
+def _edge_limits(settings: Settings) -> EdgeLimits:
+    limits = settings.limits
+    return EdgeLimits(
+        body_bytes_max=limits.body_bytes_max,
+        header_bytes_max=limits.header_bytes_max,
+        headers_max=limits.headers_max,
+        header_s=limits.header_s,
+        body_s=limits.body_s,
+        idle_s=limits.idle_s,
+        write_stall_s=limits.write_stall_s,
+        connections_max=limits.connections_max,
+    )
+
+
+def _rss_bytes() -> int:
+    with open("/proc/self/statm", encoding="ascii") as statm:
+        return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

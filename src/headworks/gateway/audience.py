@@ -1,0 +1,248 @@
+"""Everybody who waits for one answer: usually one client, several when a key is repeated while it runs (A6), or none.
+
+The relay writes here and need not know who reads. A client that leaves is taken out; the last one's leaving stops
+nothing by itself, since the relay reads on for evidence. The slowest reader decides when reading from the engine
+pauses; one that stays slow too long is let go by the port, and with it the pause.
+
+With `keep_bytes_max` the answer is kept, up to that size, so that a client that comes later gets all of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from headworks.gateway.reply import Answer, Headers, Ids, error_event, failure, kept_headers
+
+EngineHeaders = Sequence[tuple[bytes, bytes]]
+
+
+class Client(Protocol):
+    """The part of an HTTP exchange that is written to (`gateway/http/exchange.py`)."""
+
+    @property
+    def chunked(self) -> bool: ...
+    def on_gone(self, callback: Callable[[], None]) -> None: ...
+    def on_flow(self, pause: Callable[[], None], resume: Callable[[], None]) -> None: ...
+    def respond(self, status: int, headers: Headers, body: bytes) -> None: ...
+    def start(self, status: int, headers: Headers, length: int | None) -> None: ...
+    def write(self, payload: bytes) -> None: ...
+    def write_raw(self, raw: bytes) -> None: ...
+    def finish(self) -> None: ...
+    def abort(self) -> None: ...
+
+
+class _Member:
+    """One client in the audience."""
+
+    __slots__ = ("audience", "client", "ended", "headers", "ids", "slow")
+
+    def __init__(self, audience: Audience, client: Client, ids: Ids, headers: Headers, ended: Callable[[], None]) -> None:
+        self.audience = audience
+        self.client = client
+        self.ids = ids
+        self.headers = headers
+        self.ended = ended
+        self.slow = False
+
+    def fall_behind(self) -> None:
+        if not self.slow:
+            self.slow = True
+            self.audience.slowed(1)
+
+    def catch_up(self) -> None:
+        if self.slow:
+            self.slow = False
+            self.audience.slowed(-1)
+
+    def leave(self) -> None:
+        self.audience.left(self)
+
+
+class Audience:
+    """One answer on its way to its clients. It ends exactly once: whole, finished, or failed."""
+
+    __slots__ = (
+        "_engine_headers",
+        "_keep_bytes_max",
+        "_kept",
+        "_kept_bytes",
+        "_members",
+        "_pause",
+        "_resume",
+        "_slow",
+        "_status",
+        "_wall_s",
+        "ended",
+        "failed",
+        "started",
+    )
+
+    def __init__(self, wall_s: Callable[[], float], keep_bytes_max: int = 0) -> None:
+        self._wall_s = wall_s
+        self._keep_bytes_max = keep_bytes_max
+        self._kept: list[bytes] | None = [] if keep_bytes_max else None
+        self._kept_bytes = 0
+        self._members: list[_Member] = []
+        self._engine_headers: EngineHeaders = ()
+        self._status = 0
+        self._slow = 0
+        self._pause: Callable[[], None] | None = None
+        self._resume: Callable[[], None] | None = None
+        self.started = False
+        """A head has been sent, so an error can only be an event and a broken stream."""
+        self.ended = False
+        self.failed = False
+
+    # who listens
+
+    def join(self, client: Client, ids: Ids, headers: Headers, ended: Callable[[], None]) -> bool:
+        """Take a client in and give it what there was so far. False: that was not kept, so it cannot share this answer.
+
+        `headers` are those of this client (`reply.own_headers`): its ids, its wait, its tenant's limits. `ended` is
+        called once when its answer is complete or has failed; a client that leaves before is not told so.
+        """
+        if self.failed or (self.started and self._kept is None):
+            return False
+        if self.started:
+            client.start(self._status, self._head(headers), self._kept_bytes if self.ended else None)
+            for piece in self._kept or ():
+                client.write(piece)
+        if self.ended:
+            client.finish()
+            ended()
+            return True
+        member = _Member(self, client, ids, headers, ended)
+        self._members.append(member)
+        client.on_gone(member.leave)
+        client.on_flow(member.fall_behind, member.catch_up)
+        return True
+
+    def left(self, member: _Member) -> None:
+        """For a member: its client is gone."""
+        if member in self._members:
+            self._members.remove(member)
+            member.catch_up()
+
+    @property
+    def empty(self) -> bool:
+        """Nobody waits for this any more."""
+        return not self._members
+
+    @property
+    def kept_bytes(self) -> int:
+        """What is held in memory for those who come later."""
+        return self._kept_bytes if self._kept is not None else 0
+
+    # flow
+
+    def on_flow(self, pause: Callable[[], None], resume: Callable[[], None]) -> None:
+        """Where to say that a reader is slow: whoever writes here now."""
+        self._pause, self._resume = pause, resume
+        if self._slow:
+            pause()
+
+    def slowed(self, change: int) -> None:
+        """For members: one more, or one fewer, is behind."""
+        before, self._slow = self._slow, self._slow + change
+        if before == 0 and self._pause is not None:
+            self._pause()
+        elif self._slow == 0 and self._resume is not None:
+            self._resume()
+
+    # the answer
+
+    def respond(self, status: int, engine_headers: EngineHeaders, body: bytes) -> None:
+        """The whole answer at once."""
+        if self.ended:
+            return
+        self.started = self.ended = True
+        self._status, self._engine_headers = status, engine_headers
+        self._keep(body)
+        for member in self._dismissed():
+            member.client.respond(status, self._head(member.headers), body)
+            member.ended()
+
+    def start(self, status: int, engine_headers: EngineHeaders) -> None:
+        """The head of a streamed answer."""
+        if self.ended:
+            return
+        self.started = True
+        self._status, self._engine_headers = status, engine_headers
+        for member in self._members:
+            member.client.start(status, self._head(member.headers), None)
+
+    def send(self, raw: bytes | None, payload: bytes) -> None:
+        """Some of a streamed answer; `raw` is the same in whole chunked frames."""
+        for member in self._members:
+            client = member.client
+            if raw is not None and client.chunked:
+                client.write_raw(raw)
+            else:
+                client.write(payload)
+        if self._kept is not None and not self.ended:
+            self._keep(payload)
+
+    def finish(self) -> None:
+        """The clean end of a streamed answer."""
+        if self.ended:
+            return
+        self.ended = True
+        for member in self._dismissed():
+            member.client.finish()
+            member.ended()
+
+    def fail(
+        self,
+        code: str,
+        *,
+        value: float | None = None,
+        limit: float | None = None,
+        unit: str = "",
+        subject: str = "",
+        retry_after_s: float | None = None,
+    ) -> None:
+        """The answer cannot be had: an error with a status if nothing was sent, else an error event and a broken stream."""
+        if self.ended:
+            return
+        self.ended = self.failed = True
+        self._kept = None
+        for member in self._dismissed():
+            answer = failure(
+                code,
+                member.ids,
+                wall_s=self._wall_s(),
+                value=value,
+                limit=limit,
+                unit=unit,
+                subject=subject,
+                retry_after_s=retry_after_s,
+            )
+            self._tell(member, answer)
+            member.ended()
+
+    def _tell(self, member: _Member, answer: Answer) -> None:
+        if self.started:
+            member.client.write(error_event(answer))
+            member.client.abort()
+        else:
+            member.client.respond(*answer)
+
+    def _dismissed(self) -> list[_Member]:
+        """Everybody who was here, for the last time: nothing further is written to them, and none holds a pause."""
+        members, self._members = self._members, []
+        for member in members:
+            member.catch_up()
+        return members
+
+    def _head(self, headers: Headers) -> Headers:
+        return [*kept_headers(self._engine_headers), *headers]
+
+    def _keep(self, payload: bytes) -> None:
+        if self._kept is None:
+            return
+        self._kept_bytes += len(payload)
+        if self._kept_bytes > self._keep_bytes_max:
+            self._kept = None
+        else:
+            self._kept.append(payload)

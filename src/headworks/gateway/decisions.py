@@ -1,0 +1,231 @@
+"""The decision log: one JSON line for each decision and each outcome, in files that rotate and expire (F2).
+
+Writing a record is encoding it into a buffer, on the loop; a thread of its own takes the buffer every `FLUSH_S` and
+does the file work, so a slow disk costs no request anything. Should the disk not keep up, the buffer is bounded: what
+does not fit is dropped and counted, never waited for. A prompt cannot get in here: decisions and outcomes hold none.
+
+    {"kind":"decision","utc":"2026-11-29T23:59:59.123456Z","monotonic_s":812.5,"record":{"id":…}}
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from headworks.core.effects import Outcome
+from headworks.core.types import Decision
+
+FLUSH_S = 0.5
+BUFFER_BYTES_MAX = 16 * 1024 * 1024
+"""Records that wait for the disk."""
+SCAN_BYTES = 1024 * 1024
+LINE_BYTES_MAX = 65_536
+FOUND_MAX = 1_000
+"""Records one look-up returns at most."""
+DAY_S = 86_400.0
+
+
+class Line(msgspec.Struct):
+    """One line of the log."""
+
+    kind: str
+    utc: str
+    monotonic_s: float
+    record: Decision | Outcome
+
+
+class DecisionLog:
+    """The files of one gateway. Only it writes to them; `find` reads them at any time."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        clock_s: Callable[[], float],
+        wall_s: Callable[[], float],
+        rotate_bytes: int = 268_435_456,
+        keep_days: float = 30.0,
+        flush_s: float = FLUSH_S,
+    ) -> None:
+        self._clock_s = clock_s
+        self._wall_s = wall_s
+        self._stamp = UtcStamp()
+        self._encode_into = msgspec.json.Encoder().encode_into
+        self._buffer = bytearray()
+        self._lock = threading.Lock()
+        """Held for an append or a swap, never for file work."""
+        self._flush_s = flush_s
+        self._files = Files(directory, wall_s, rotate_bytes, keep_days)
+        self._closing = threading.Event()
+        self.dropped = 0
+        """Records that did not fit, because the disk was too slow or refused."""
+        self._thread = threading.Thread(target=self._write_on, name="decision-log", daemon=True)
+        self._thread.start()
+
+    def write(self, record: Decision | Outcome) -> None:
+        """Put a record down. It is in the file within `FLUSH_S`, or when the log is closed."""
+        kind = "decision" if type(record) is Decision else "outcome"
+        line = Line(kind, self._stamp.text(self._wall_s()), self._clock_s(), record)
+        with self._lock:
+            buffer = self._buffer
+            if len(buffer) > BUFFER_BYTES_MAX:
+                self.dropped += 1
+                return
+            self._encode_into(line, buffer, -1)
+            buffer += b"\n"
+
+    @property
+    def failure(self) -> str:
+        """What the disk said last, empty while it takes everything."""
+        return self._files.failure
+
+    def find(self, name: str) -> list[dict[str, Any]]:
+        """Every record with this id, key or execution, oldest first."""
+        self.flush()
+        return self._files.find(name)
+
+    def flush(self) -> None:
+        """Into the file now."""
+        with self._lock:
+            full, self._buffer = self._buffer, bytearray()
+        if full and not self._files.append(full):
+            self.dropped += full.count(b"\n")
+
+    def close(self) -> None:
+        """Everything written is in the file when this returns."""
+        self._closing.set()
+        self._thread.join()
+        self.flush()
+        self._files.close()
+
+    def _write_on(self) -> None:
+        while not self._closing.wait(self._flush_s):
+            self.flush()
+
+
+class Files:
+    """The log's files in one directory: `decisions-<UTC>-<number>.jsonl`, so that names sort by time."""
+
+    def __init__(self, directory: Path, wall_s: Callable[[], float], rotate_bytes: int, keep_days: float) -> None:
+        self._directory = directory
+        self._wall_s = wall_s
+        self._rotate_bytes = rotate_bytes
+        self._keep_s = keep_days * DAY_S
+        self._lock = threading.Lock()
+        self._file: int | None = None
+        self._size_bytes = 0
+        self._number = 0
+        self.failure = ""
+        directory.mkdir(parents=True, exist_ok=True)
+        self._expire()
+
+    def paths(self) -> list[Path]:
+        """Oldest first."""
+        return sorted(self._directory.glob("decisions-*.jsonl"))
+
+    def append(self, lines: bytearray) -> bool:
+        """Write whole lines. False: the disk did not take them, and says why in `failure`."""
+        with self._lock:
+            try:
+                if self._file is None or self._size_bytes >= self._rotate_bytes:
+                    self._rotate()
+                assert self._file is not None
+                rest = memoryview(lines)
+                while rest:
+                    written = os.write(self._file, rest)
+                    rest = rest[written:]
+                    self._size_bytes += written
+            except OSError as error:
+                self.failure = str(error)
+                self._close()  # it may end in half a line; what comes next starts a file of its own
+                return False
+            self.failure = ""
+            return True
+
+    def close(self) -> None:
+        with self._lock:
+            self._close()
+
+    def _close(self) -> None:
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+    def find(self, name: str) -> list[dict[str, Any]]:
+        """Scan for the name, then look at the lines that hold it."""
+        found: list[dict[str, Any]] = []
+        needle = msgspec.json.encode(name)
+        for path in reversed(self.paths()):
+            matching = [line for line in _lines_with(path, needle) if _names(line["record"], name)]
+            found = matching + found
+            if len(found) >= FOUND_MAX:
+                break
+        return found[-FOUND_MAX:]
+
+    def _rotate(self) -> None:
+        """A new file; the ones that are too old go."""
+        self._close()
+        self._number += 1
+        started = time.strftime("%Y%m%dT%H%M%S", time.gmtime(self._wall_s()))
+        path = self._directory / f"decisions-{started}-{os.getpid()}-{self._number:06d}.jsonl"
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o640)
+        self._size_bytes = 0
+        self._expire()
+
+    def _expire(self) -> None:
+        oldest_s = self._wall_s() - self._keep_s
+        for path in self.paths():
+            if path.stat().st_mtime < oldest_s:
+                path.unlink()
+
+
+def _lines_with(path: Path, needle: bytes) -> Iterator[dict[str, Any]]:
+    """The parsed lines that contain the needle, in order. A line that was cut by a crash is passed over."""
+    with path.open("rb") as file:
+        rest = b""
+        while block := file.read(SCAN_BYTES):
+            block = rest + block
+            end = block.rfind(b"\n") + 1
+            rest = block[end:][-LINE_BYTES_MAX:]
+            at = block.find(needle, 0, end)
+            while at >= 0:
+                start = block.rfind(b"\n", 0, at) + 1
+                stop = block.find(b"\n", at)
+                line = _parsed(block[start:stop])
+                if line is not None:
+                    yield line
+                at = block.find(needle, stop, end)
+
+
+def _parsed(line: bytes) -> dict[str, Any] | None:
+    try:
+        return msgspec.json.decode(line, type=dict[str, Any])
+    except msgspec.DecodeError:
+        return None
+
+
+def _names(record: dict[str, Any], name: str) -> bool:
+    return name in (record.get("id"), record.get("execution"), *record.get("key", ()))
+
+
+class UtcStamp:
+    """Wall time as text with microseconds; the part up to the second is made once a second."""
+
+    __slots__ = ("_prefix", "_second")
+
+    def __init__(self) -> None:
+        self._second = -1
+        self._prefix = ""
+
+    def text(self, wall_s: float) -> str:
+        second = int(wall_s)
+        if second != self._second:
+            self._second = second
+            self._prefix = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
+        return f"{self._prefix}.{int((wall_s - second) * 1_000_000):06d}Z"

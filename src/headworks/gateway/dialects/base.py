@@ -1,0 +1,273 @@
+"""From a client's body to what is asked for, and from there to the body we send: what every dialect shares.
+
+What was accepted (`fields.py`) goes upstream as the very bytes that came, each field once, inside a body we build; what
+decides cost (limits, samples, streaming) is written by us from the values we priced. So no duplicate key, odd number or
+odd encoding can mean one thing here and another thing in the engine.
+
+`parse` of a dialect returns a `Parsed` or a `Fault`: a wrong body is an answer, not an exception. Inside a dialect
+`Unacceptable` carries the fault up to `parse`, which is the only place that catches it.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Generic, TypeVar
+
+import msgspec
+
+from headworks.gateway.dialects.fields import FAULT_TEXT_MAX, Fault, SharedFields, Unacceptable, invalid, not_allowed
+
+__all__ = ["Fault", "Limits", "Parsed", "Route", "Unacceptable", "assemble", "read"]
+
+SURPLUS_BYTES_MAX = 16_384
+"""White space and repeated fields that may stand between the fields of a body, while they are looked at."""
+
+WRITTEN_BY_US = frozenset({"stream", "stream_options", "max_tokens", "max_completion_tokens", "min_tokens"})
+NOT_SENT = frozenset({"best_of", "use_beam_search"})
+"""Engines ignore the first (K27), and the second is refused when true."""
+LABELS = frozenset({"user", "store", "metadata", "service_tier", "safety_identifier", "prompt_cache_key", "modalities"})
+"""For OpenAI's own service: accepted, so that a client need not be changed; not sent on, and no part of the fingerprint."""
+
+
+@dataclass(slots=True)
+class Limits:
+    """What a body may ask for at most, from the configuration."""
+
+    context_tokens: int | None = None
+    """The largest context among the pools; None where no engine has told its own yet."""
+    samples_max: int = 128
+    """Sequences of one request: n × prompts."""
+
+
+AskedFields = TypeVar("AskedFields", bound=SharedFields)
+
+
+class Route(Generic[AskedFields]):
+    """One path and the fields it accepts."""
+
+    __slots__ = ("decoder", "keys", "path")
+
+    def __init__(self, path: str, fields: type[AskedFields]) -> None:
+        self.path = path
+        self.decoder = msgspec.json.Decoder(fields)
+        """Knows every field's type and range."""
+        self.keys = {
+            name: b'"' + name.encode() + b'":'
+            for name in fields.__struct_fields__
+            if name not in WRITTEN_BY_US | NOT_SENT | LABELS
+        }
+        """The fields that go upstream as they came, as their keys are written there."""
+
+
+_TOP = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+@dataclass(slots=True)
+class ReadBody(Generic[AskedFields]):
+    """An accepted body: its fields by type, each one's own bytes, and those that go upstream, joined."""
+
+    route: Route[AskedFields]
+    asked: AskedFields
+    raws: dict[str, msgspec.Raw]
+    forwarded: bytes
+
+
+def read(route: Route[AskedFields], body: bytes) -> ReadBody[AskedFields]:
+    """Decode a body by its route's fields, or raise `Unacceptable`."""
+    try:
+        if not body.isascii():
+            body.decode()  # a decoder that skips a value does not look at its encoding, and the engine would
+        asked = route.decoder.decode(body)  # first, since it stops at the first field that is not known
+        raws = _TOP.decode(body)
+    except UnicodeDecodeError as error:
+        raise invalid("The body is not UTF-8.") from error
+    except RecursionError as error:
+        raise invalid("The body is nested too deeply.") from error
+    except msgspec.ValidationError as error:
+        raise _translated(str(error)) from error
+    except msgspec.DecodeError as error:
+        raise invalid(f"The body is not JSON: {error}.") from error
+    keys = route.keys
+    pieces: list[bytes | msgspec.Raw] = []
+    compact_bytes = 1
+    for name, raw in raws.items():
+        if name in keys and getattr(asked, name) is not None:
+            pieces += keys[name], raw, b","
+        else:
+            compact_bytes += len(name) + 4 + len(bytes(raw))
+    forwarded = b"".join(pieces)
+    _refuse_repeated(body, raws, compact_bytes + len(forwarded))
+    return ReadBody(route, asked, raws, forwarded)
+
+
+def _translated(text: str) -> Unacceptable:
+    """The decoder's complaint with the path written as a client would write it."""
+    what, _, where = text.partition(" - at `$")
+    path = where.rstrip("`").removeprefix(".")
+    if what.startswith("Object contains unknown field `"):
+        name = what[len("Object contains unknown field `") : -1]
+        return not_allowed(f"{path}.{name}" if path else name)
+    path = path[:FAULT_TEXT_MAX]
+    if what.startswith("Object missing required field `"):
+        name = what[len("Object missing required field `") : -1]
+        path = f"{path}.{name}" if path else name
+        return invalid(f"{path} is missing.", path)
+    if not path:
+        return invalid(f"The body is not a JSON object: {what}.")
+    if path.endswith("].type") and ".content" in path:
+        what += " (only text is accepted here)"
+    return invalid(f"{path}: {what[:FAULT_TEXT_MAX]}.", path)
+
+
+def _refuse_repeated(body: bytes, raws: dict[str, msgspec.Raw], compact_bytes: int) -> None:
+    """Refuse a body that names a field twice: the decoder keeps the last, and another reader may keep the first.
+
+    A body without white space is exactly as long as its fields; one with the usual space after each colon and comma is
+    two bytes a field longer. Both then hold nothing else. Any other body is counted, with its large values taken out.
+    """
+    if len(body) - compact_bytes in (0, 2 * len(raws) - 1):
+        return
+    rest = body
+    for raw in raws.values():
+        piece = bytes(raw)
+        if len(piece) > 64:
+            rest = rest.replace(piece, b"0", 1)
+    if len(rest) > SURPLUS_BYTES_MAX:
+        raise invalid("The body has too much white space, or names a large field twice.")
+    names = [name for name, _ in json.loads(rest, object_pairs_hook=list)]
+    for name in raws:
+        if names.count(name) > 1:
+            raise invalid(f"{name} is given twice.", name)
+
+
+@dataclass(slots=True)
+class Parsed:
+    """What a request asks for, and the body it becomes. `prompt_bytes` and `prompt_tokens` are those of one sequence."""
+
+    read_body: ReadBody[SharedFields]
+    model: str
+    prompt_bytes: int
+    """Text, tools and schemas of one sequence; of several prompts the mean, rounded up, so that samples × it is the sum."""
+    prompt_tokens: int | None
+    """Exact for token-id prompts, and what is left of a prompt that is certainly cut by `truncate_prompt_tokens`."""
+    output_tokens_max: int | None
+    """A sample's limit by the client, at most the context; None leaves the rest of the context."""
+    output_tokens_min: int
+    """What a sample generates at least: `min_tokens`, or all of its limit with `ignore_eos`."""
+    samples: int
+    stream: bool
+    include_usage_asked: bool
+    limit_key: bytes
+
+    def build(self, output_tokens_max: int, salt: bytes | None) -> bytes:
+        """The body we send: what the client gave, each field once, and what we decide ourselves."""
+        asked = self.read_body.asked
+        ours = b"%b%d" % (self.limit_key, output_tokens_max)
+        if asked.min_tokens is not None:
+            ours += b',"min_tokens":%d' % min(asked.min_tokens, output_tokens_max)
+        if self.stream:
+            options = asked.stream_options
+            ours += _STREAM_RUNNING_USAGE if options and options.continuous_usage_stats else _STREAM
+        if salt is not None:
+            ours += b',"cache_salt":"%b"' % salt.hex().encode()
+        return b"{%b%b}" % (self.read_body.forwarded, ours)
+
+    def fingerprint(self) -> str:
+        """SHA-256 of the route and of every parameter that matters, however it was written (A6)."""
+        asked = self.read_body.asked
+        matter = {
+            name: msgspec.json.decode(raw)
+            for name, raw in self.read_body.raws.items()
+            if name not in LABELS and getattr(asked, name) is not None
+        }
+        return sha256(self.read_body.route.path.encode() + b"\n" + msgspec.json.encode(matter, order="sorted")).hexdigest()
+
+
+_STREAM = b',"stream":true,"stream_options":{"include_usage":true}'
+_STREAM_RUNNING_USAGE = b',"stream":true,"stream_options":{"include_usage":true,"continuous_usage_stats":true}'
+
+
+def assemble(
+    read_body: ReadBody[AskedFields],
+    limits: Limits,
+    prompts_bytes: int,
+    prompts_tokens: int | None = None,
+    prompts: int = 1,
+    completion_limits: tuple[int | None, int | None] = (None, None),
+) -> Parsed:
+    """What every route reads the same way: how much, how often, in which form.
+
+    `completion_limits` is the limit under its newer name, and the one that leaving both out means.
+    """
+    asked = read_body.asked
+    if asked.use_beam_search:
+        raise not_allowed("use_beam_search")
+    stream = bool(asked.stream)
+    output_tokens_max, limit_key = _output_limit(asked.max_tokens, completion_limits, limits.context_tokens)
+    prompt_bytes = -(-prompts_bytes // prompts)
+    return Parsed(
+        read_body,  # type: ignore[arg-type]  # one of more fields is used as one of fewer
+        asked.model,
+        prompt_bytes,
+        _prompt_tokens(asked.truncate_prompt_tokens, prompt_bytes, prompts_tokens, prompts),
+        output_tokens_max,
+        _output_least(asked, output_tokens_max),
+        _samples(asked, prompts, limits.samples_max),
+        stream,
+        _usage_asked(asked, stream) if asked.stream_options is not None else False,
+        limit_key,
+    )
+
+
+def _usage_asked(asked: SharedFields, stream: bool) -> bool:
+    """Whether the client wants the usage chunk. We ask for it in any case."""
+    options = asked.stream_options
+    assert options is not None
+    if not stream:
+        raise invalid("stream_options needs stream to be true.", "stream_options")
+    return bool(options.include_usage or options.continuous_usage_stats)
+
+
+def _output_limit(
+    first: int | None, completion_limits: tuple[int | None, int | None], context_tokens: int | None
+) -> tuple[int | None, bytes]:
+    """A sample's limit and the name it is sent under. Of two limits the larger counts, as it is what may be used (K22)."""
+    second, default = completion_limits
+    if second is None:
+        asked, key = (default if first is None else first), b'"max_tokens":'
+    else:
+        asked, key = max(first or 0, second), b'"max_completion_tokens":'
+    if asked is not None and context_tokens is not None:
+        asked = min(asked, context_tokens)
+    return asked, key
+
+
+def _output_least(asked: SharedFields, output_tokens_max: int | None) -> int:
+    """What a sample certainly generates, as far as the client decides it."""
+    least = asked.min_tokens or 0
+    if output_tokens_max is None:
+        return least
+    if least > output_tokens_max:
+        raise invalid(f"min_tokens is {least}, more than the {output_tokens_max} tokens allowed.", "min_tokens")
+    return output_tokens_max if asked.ignore_eos else least
+
+
+def _samples(asked: SharedFields, prompts: int, samples_max: int) -> int:
+    """Sequences the engine will run. `best_of` is not sent, so it costs what n costs (K27)."""
+    wanted = asked.n or 1
+    if asked.best_of is not None and asked.best_of < wanted:
+        raise invalid("best_of may not be less than n.", "best_of")
+    samples = wanted * prompts
+    if samples > samples_max:
+        what = "n" if prompts == 1 else "n × prompts"
+        raise invalid(f"{what} is {samples}; {samples_max} are allowed.", "n")
+    return samples
+
+
+def _prompt_tokens(cut: int | None, prompt_bytes: int, tokens: int | None, prompts: int) -> int | None:
+    """Tokens of one sequence where they are known. Text of four bytes a token and more counts as cut to its limit."""
+    if tokens is not None:
+        return -(-tokens // prompts)
+    return cut if cut is not None and prompt_bytes >= 4 * cut else None

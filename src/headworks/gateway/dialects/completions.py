@@ -1,0 +1,66 @@
+"""POST /v1/completions: one prompt or several, as text or as token ids.
+
+Each prompt is a sequence of its own, times n. Token ids are counted exactly; text by its bytes.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, TypeAlias
+
+import msgspec
+
+from headworks.gateway.dialects.base import Fault, Limits, Parsed, Route, Unacceptable, assemble, read
+from headworks.gateway.dialects.fields import (
+    LOGPROBS_MAX,
+    SharedFields,
+    TokenId,
+    invalid,
+    response_format_bytes,
+    text_bytes,
+)
+
+OUTPUT_TOKENS_DEFAULT = 16
+"""What this route means by leaving out `max_tokens`, in OpenAI's reference and in vLLM alike."""
+
+TokenIds: TypeAlias = Annotated[list[TokenId], msgspec.Meta(min_length=1)]
+Prompt: TypeAlias = str | Annotated[list[str | TokenId | TokenIds], msgspec.Meta(min_length=1)]
+
+
+class CompletionFields(SharedFields, forbid_unknown_fields=True, kw_only=True, gc=False):
+    """Every field of the route."""
+
+    prompt: Prompt
+    echo: bool | None = None
+    logprobs: Annotated[int, msgspec.Meta(ge=0, le=LOGPROBS_MAX)] | None = None
+    add_special_tokens: bool | None = None
+
+
+ROUTE = Route("/v1/completions", CompletionFields)
+
+
+def parse(body: bytes, limits: Limits) -> Parsed | Fault:
+    """What is asked for, or what is wrong with it."""
+    try:
+        read_body = read(ROUTE, body)
+        asked = read_body.asked
+        size_bytes, tokens, prompts = _sizes(asked.prompt, asked.truncate_prompt_tokens)
+        if asked.response_format is not None:
+            size_bytes += prompts * response_format_bytes(asked.response_format)
+        return assemble(read_body, limits, size_bytes, tokens, prompts, (None, OUTPUT_TOKENS_DEFAULT))
+    except Unacceptable as error:
+        return error.fault
+
+
+def _sizes(prompt: Any, cut: int | None) -> tuple[int, int | None, int]:
+    """Bytes of all prompts, their exact tokens where they are ids, and how many there are."""
+    if type(prompt) is str:
+        return text_bytes(prompt), None, 1
+    kind = type(prompt[0])
+    if any(type(item) is not kind for item in prompt):
+        raise invalid("prompt mixes text and token ids.", "prompt")
+    if kind is str:
+        return sum(map(text_bytes, prompt)), None, len(prompt)
+    if kind is int:
+        prompt = [prompt]
+    tokens = sum(len(ids) if cut is None else min(len(ids), cut) for ids in prompt)
+    return tokens, tokens, len(prompt)

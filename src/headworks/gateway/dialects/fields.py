@@ -1,0 +1,179 @@
+"""The fields a client may send, by type and range, and the two ways a value is refused.
+
+The struct of a route is its allow-list: a field that is not there is refused by name, so nothing reaches an engine that
+nobody has thought about (H3): not a priority, not an id, not a URL to fetch. Every number that prices work is an
+integer with a range.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, TypeAlias
+
+import msgspec
+
+TOKENS_RANGE_MAX = 2**31 - 1
+"""No count of tokens can be larger; engines hold them in 32 bits."""
+NESTING_MAX = 64
+"""Levels of arrays and objects in a JSON Schema that passes through. An engine's own parser fails at about a thousand."""
+FAULT_TEXT_MAX = 200
+"""Characters of the client's own text that an error message repeats."""
+STOPS_MAX = 16
+BIASES_MAX = 1_024
+LOGPROBS_MAX = 20
+PROMPT_LOGPROBS_MAX = 5
+"""An engine answers with this many entries for each prompt token: more is a way to fill its memory."""
+
+PROXIED_NAMES = frozenset({"api_base", "base_url", "host", "callback_url", "user_config"})
+"""Names that have steered gateways to other servers. They may not stand at any depth of what we pass on."""
+SCHEMA_NAME_MAPS = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
+"""In a JSON Schema the keys of these objects are names chosen by its author, not fields: a tool may well take a `host`."""
+
+PositiveTokens: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=TOKENS_RANGE_MAX)]
+TokenId: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=TOKENS_RANGE_MAX)]
+Samples: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=4_096)]
+Label: TypeAlias = Annotated[str, msgspec.Meta(max_length=512)]
+StopText: TypeAlias = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
+
+
+@dataclass(slots=True)
+class Fault:
+    """Why a request is not acceptable: a code of `core/reasons.py`, what its sentence says, and the field at fault."""
+
+    reason: str
+    subject: str
+    param: str | None = None
+
+
+class Unacceptable(Exception):
+    """Carries a fault from where it was found to `parse`. It never leaves a dialect."""
+
+    def __init__(self, fault: Fault) -> None:
+        super().__init__(fault.subject)
+        self.fault = fault
+
+
+def invalid(subject: str, param: str | None = None) -> Unacceptable:
+    """The request makes no sense, said in one sentence."""
+    return Unacceptable(Fault("invalid_request", subject, param))
+
+
+def not_allowed(param: str) -> Unacceptable:
+    """The field may not be set by a client."""
+    param = param[:FAULT_TEXT_MAX]
+    return Unacceptable(Fault("field_not_allowed", param, param))
+
+
+class StreamOptions(msgspec.Struct, forbid_unknown_fields=True):
+    """What OpenAI's clients may ask of a stream, and vLLM's running usage."""
+
+    include_usage: bool | None = None
+    include_obfuscation: bool | None = None
+    continuous_usage_stats: bool | None = None
+
+
+class JsonSchema(msgspec.Struct, forbid_unknown_fields=True):
+    """The schema an answer has to follow. Its own content is checked by `check_schema`."""
+
+    name: Label
+    description: str | None = None
+    schema: msgspec.Raw = msgspec.Raw()
+    """Empty where there is none."""
+    strict: bool | None = None
+
+
+class ResponseFormat(msgspec.Struct, forbid_unknown_fields=True):
+    """The form of the answer."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+
+
+class SharedFields(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, gc=False):
+    """What chat and completions have in common. Null means the same as leaving a field out."""
+
+    model: Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    max_tokens: PositiveTokens | None = None
+    min_tokens: Annotated[int, msgspec.Meta(ge=0, le=TOKENS_RANGE_MAX)] | None = None
+    ignore_eos: bool | None = None
+    n: Samples | None = None
+    best_of: Samples | None = None
+    use_beam_search: bool | None = None
+    truncate_prompt_tokens: PositiveTokens | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: Annotated[int, msgspec.Meta(ge=-1, le=TOKENS_RANGE_MAX)] | None = None
+    min_p: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+    seed: Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)] | None = None
+    stop: StopText | Annotated[list[StopText], msgspec.Meta(max_length=STOPS_MAX)] | None = None
+    stop_token_ids: Annotated[list[TokenId], msgspec.Meta(max_length=STOPS_MAX)] | None = None
+    include_stop_str_in_output: bool | None = None
+    skip_special_tokens: bool | None = None
+    spaces_between_special_tokens: bool | None = None
+    logit_bias: Annotated[dict[Label, float], msgspec.Meta(max_length=BIASES_MAX)] | None = None
+    prompt_logprobs: Annotated[int, msgspec.Meta(ge=0, le=PROMPT_LOGPROBS_MAX)] | None = None
+    response_format: ResponseFormat | None = None
+    user: Label | None = None
+
+
+def check_schema(raw: msgspec.Raw, param: str) -> int:
+    """Look at a JSON Schema that passes through; returns its size in bytes.
+
+    Numbers, text and encoding are checked by the decoder. The tree is walked only if it may be too deep or may hold a
+    name that is not allowed, level by level, so that its depth costs no recursion.
+    """
+    written = bytes(raw)
+    try:
+        fields: list[Any] = [msgspec.json.decode(written)]
+    except RecursionError as error:
+        raise invalid(f"{param} is nested too deeply.", param) from error
+    except msgspec.DecodeError as error:
+        raise invalid(f"{param}: {error}.", param) from error
+    if written.count(b"{") + written.count(b"[") <= NESTING_MAX and not any(map(written.__contains__, _SUSPICIOUS)):
+        return len(written)
+    named: list[Any] = []
+    for _ in range(NESTING_MAX):
+        fields, named = _next_level(fields, named, param)
+        if not fields and not named:
+            return len(written)
+    raise invalid(f"{param} is nested more than {NESTING_MAX} levels deep.", param)
+
+
+_SUSPICIOUS = (*(name.encode() for name in sorted(PROXIED_NAMES)), b"\\u00")
+"""A name as it may stand in the text, or an escape that can spell one."""
+
+
+def _next_level(fields: list[Any], named: list[Any], param: str) -> tuple[list[Any], list[Any]]:
+    """The containers one level down: ordinary ones, and objects whose keys are names of their author's choice."""
+    below: list[Any] = [child for names in named for child in names.values() if type(child) in _CONTAINERS]
+    named_below: list[Any] = []
+    for node in fields:
+        if type(node) is list:
+            below += [child for child in node if type(child) in _CONTAINERS]
+        elif type(node) is dict:
+            if not PROXIED_NAMES.isdisjoint(node):
+                raise not_allowed(f"{param}…{min(PROXIED_NAMES.intersection(node))}")
+            for name, child in node.items():
+                if type(child) in _CONTAINERS:
+                    (named_below if name in SCHEMA_NAME_MAPS and type(child) is dict else below).append(child)
+    return below, named_below
+
+
+_CONTAINERS = (dict, list)
+
+
+def response_format_bytes(form: ResponseFormat | None) -> int:
+    """What the form of the answer adds to the prompt (C1: schemas count as prompt)."""
+    if form is None or form.json_schema is None or not bytes(form.json_schema.schema):
+        return 0
+    return check_schema(form.json_schema.schema, "response_format.json_schema.schema")
+
+
+def text_bytes(text: str) -> int:
+    """UTF-8 bytes of a text: never fewer than its tokens."""
+    return len(text) if text.isascii() else len(text.encode())

@@ -1,0 +1,168 @@
+"""Reading an engine's event stream while it passes: how far it is, how it ends, what it used. Bytes in, bytes out.
+
+Almost every piece is a few token events and leaves as the very object that came in: with one sample, a piece whose
+events each say `"finish_reason":null` and that ends on an event boundary cannot hold anything else of interest, since
+a quote inside generated text is always escaped. Only other pieces are taken apart. An event that is split across reads
+is held until it is whole, so that whatever is written to a client ends on an event boundary.
+
+`[DONE]` alone is no success: an engine that died says an error event and then `[DONE]`. A choice that ended with
+`abort` has not ended as far as anybody knows: the word comes from the engine's front, before its scheduler acted.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+
+EVENT_BYTES_MAX = 10 * 1024 * 1024
+"""A single event is no longer than a body may be (an echoed prompt), with room for escapes."""
+
+_LF, _CRLF = b"\n\n", b"\r\n\r\n"
+_UNFINISHED = b'"finish_reason":null'
+ABORTED = "abort"
+
+_Count = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class PromptDetails(msgspec.Struct, gc=False):
+    """Where the engine says how much of the prompt it found in its cache."""
+
+    cached_tokens: _Count | None = None
+
+
+class WireUsage(msgspec.Struct, gc=False):
+    """An engine's word on what was used, of all choices together."""
+
+    prompt_tokens: _Count = 0
+    completion_tokens: _Count = 0
+    prompt_tokens_details: PromptDetails | None = None
+
+
+class Choice(msgspec.Struct, gc=False):
+    """All we need of a choice: which one it is, and whether it has ended."""
+
+    index: int = 0
+    finish_reason: str | None = None
+
+
+class Piece(msgspec.Struct, gc=False):
+    """An event of a stream, or a whole answer."""
+
+    choices: list[Choice] = []
+    usage: WireUsage | None = None
+    error: Any = None
+
+
+decode_piece = msgspec.json.Decoder(Piece).decode
+
+
+class EventStream:
+    """One answer's events. `take` is given what came and returns what the client gets of it."""
+
+    __slots__ = ("_boundary", "_carry", "_hide_usage", "_samples", "done", "error", "finished", "token_events", "usage")
+
+    def __init__(self, samples: int, include_usage_asked: bool) -> None:
+        self._samples = samples
+        self._hide_usage = not include_usage_asked
+        self._boundary = _LF
+        self._carry = bytearray()
+        self.token_events = 0
+        """Events with a choice in them, so about as many as tokens."""
+        self.finished: dict[int, str] = {}
+        """Choice → its finish reason."""
+        self.usage: WireUsage | None = None
+        self.done = False
+        """`[DONE]` came."""
+        self.error: bytes | None = None
+        """The error event that came instead of an end. Nothing after it is passed on."""
+
+    def take(self, payload: bytes) -> bytes:
+        """The same object where nothing is held or hidden."""
+        if self._samples == 1 and not self._carry:
+            events = payload.count(_LF)
+            if payload.count(_UNFINISHED) == events and payload.endswith(_LF):
+                self.token_events += events
+                return payload
+        return self._take_apart(payload)
+
+    def close(self) -> bytes:
+        """The stream is over: an event that lacks only its empty line counts."""
+        rest = bytes(self._carry).rstrip(b"\r\n")
+        self._carry.clear()
+        if not rest or self.error is not None or not self._look(rest):
+            return b""
+        return rest + self._boundary
+
+    @property
+    def complete(self) -> bool:
+        """Every choice has ended by itself."""
+        if self.error is not None or len(self.finished) < self._samples:
+            return False
+        return ABORTED not in self.finished.values()
+
+    def _take_apart(self, payload: bytes) -> bytes:
+        if self.error is not None:
+            return b""
+        searched = max(0, len(self._carry) - 3)
+        self._carry += payload
+        boundary = self._boundary
+        cut = self._carry.rfind(boundary, searched)
+        if cut < 0 and _CRLF in self._carry[searched:]:
+            boundary = self._boundary = _CRLF
+            cut = self._carry.rfind(boundary, searched)
+        if cut < 0:
+            if len(self._carry) > EVENT_BYTES_MAX:
+                self.error = b"an event is longer than %d bytes" % EVENT_BYTES_MAX
+            return b""
+        end = cut + len(boundary)
+        whole = bytes(self._carry[:end])
+        del self._carry[:end]
+        return self._sift(payload if whole == payload else whole, boundary)
+
+    def _sift(self, whole: bytes, boundary: bytes) -> bytes:
+        """Look at each event; leave out what the client did not ask for, and everything from an error on."""
+        kept: list[bytes] = []
+        events = whole[: -len(boundary)].split(boundary)
+        for event in events:
+            if self._look(event):
+                kept.append(event)
+            if self.error is not None:
+                break
+        if len(kept) == len(events):
+            return whole
+        kept.append(b"")
+        return boundary.join(kept)
+
+    def _look(self, event: bytes) -> bool:
+        """Learn from one event. False: not for the client."""
+        content = _content(event)
+        if content is None:
+            return True
+        if content == b"[DONE]":
+            self.done = True
+            return True
+        try:
+            piece = decode_piece(content)
+        except (msgspec.DecodeError, RecursionError):
+            return True  # not of a form we know: the client's business, and no sign of an end
+        if piece.error is not None:
+            self.error = content
+            return False
+        if piece.usage is not None:
+            self.usage = piece.usage
+        if not piece.choices:
+            return piece.usage is None or not self._hide_usage
+        self.token_events += 1
+        for choice in piece.choices:
+            if choice.finish_reason is not None:
+                self.finished[choice.index] = choice.finish_reason
+        return True
+
+
+def _content(event: bytes) -> bytes | None:
+    """What an event carries; None for a comment, such as a keep-alive."""
+    if event.startswith(b"data:") and b"\n" not in event:
+        return event[5:].strip()
+    lines = [line[5:].strip() for line in event.splitlines() if line.startswith(b"data:")]
+    return b"\n".join(lines) if lines else None

@@ -1,0 +1,406 @@
+"""One client connection: bytes in, one exchange at a time, and an end for every way in which a peer can stall.
+
+A connection awaits a head, serves one exchange, and awaits the next; or it lingers (an answer came before the request's
+end, so the rest is read and dropped for a moment, else the client would see a reset instead of the answer); or it closes.
+Bytes after the end of a request are refused while that request is being served: they are how a client hides that it left.
+Reading never stops while a request waits, save for the sum of unread bodies, so that an end of stream is always seen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, cast
+
+from headworks.gateway.http.answer import CLOSE_LINE, CONTINUE, answer_head
+from headworks.gateway.http.body import RequestBody
+from headworks.gateway.http.deadlines import NEVER_S, UNFILED
+from headworks.gateway.http.exchange import Exchange
+from headworks.gateway.http.head import (
+    ROUTABLE,
+    RequestLine,
+    begin_head,
+    check_routing,
+    fields_of,
+    keeps_alive,
+    length_bytes,
+    polite_refusal,
+    request_line,
+    split_head,
+    with_implied,
+    wrong_method,
+)
+from headworks.gateway.http.limits import HttpError, malformed
+from headworks.gateway.http.reader import RequestReader
+
+if TYPE_CHECKING:
+    from headworks.gateway.http.server import Server
+
+_AWAITING, _SERVING, _LINGERING, _CLOSING = range(4)
+_RESET_ON_CLOSE = struct.pack("ii", 1, 0)
+
+
+@dataclass(slots=True, eq=False)
+class Connection(asyncio.Protocol):
+    """What the event loop calls when a client's socket has news, and what an exchange asks of it."""
+
+    _server: Server
+    _transport: asyncio.Transport = field(init=False)
+    _reader: RequestReader = field(default_factory=RequestReader)
+    _state: int = _AWAITING
+    _admitted: bool = False
+    _served: bool = False
+    _begun: bytearray | None = None
+    """A head that is still coming."""
+    _body: RequestBody | None = None
+    _exchange: Exchange | None = None
+    _keep_alive: bool = True
+    _continue_asked: bool = False
+    _dropped_bytes: int = 0
+    _paused_bytes: int = 0
+    _reason: str = ""
+    """Why it ends: the first cause stays."""
+    peer: str = ""
+    write_paused: bool = False
+    due_s: float = NEVER_S
+    wheel_slot: int = UNFILED
+
+    # The transport's side.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        server = self._server
+        address = transport.get_extra_info("peername")
+        self.peer = address[0] if isinstance(address, tuple) else "unix"
+        refusal = server.admit(self)
+        if refusal is not None:
+            # No lingering: when places are short, a refused peer may cost nothing that lasts.
+            self._write_error(refusal)
+            self._close("refused")
+            return
+        self._admitted = True
+        self._transport.set_write_buffer_limits(server.limits.write_buffer_bytes_max)
+        self._arm(server.clock_s() + server.limits.header_s)
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            if self._state == _AWAITING:
+                self._head_received(data)
+            elif self._state == _SERVING:
+                self._body_received(data)
+            elif self._state == _LINGERING:
+                self._drop(len(data))
+        except HttpError as error:
+            self._refuse(error, "malformed")
+        except Exception as fault:
+            self._fault(fault)
+
+    def eof_received(self) -> None:
+        """An end of stream counts as gone, also when only half was closed: nobody can tell the two apart in time."""
+        if self._state == _SERVING:
+            self._abort("client_closed")
+        else:
+            self._close("client_closed")
+
+    def pause_writing(self) -> None:
+        self._paused_bytes = 0
+        self._arm(self._server.clock_s() + self._server.limits.write_stall_s)
+        self.write_paused = True
+        if self._exchange is not None:
+            exchange = self._exchange
+            self.guarded(lambda: exchange.flow(paused=True))
+
+    def resume_writing(self) -> None:
+        self.write_paused = False
+        if self._state == _AWAITING:
+            limits = self._server.limits
+            self._arm(self._server.clock_s() + (limits.idle_s if self._begun is None else limits.header_s))
+        elif self._state == _SERVING and self._body is not None:
+            self._arm_body(self._body)
+        if self._exchange is not None:
+            exchange = self._exchange
+            self.guarded(lambda: exchange.flow(paused=False))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        reason = self._reason or ("client_closed" if exc is None else "client_reset")
+        self._state = _CLOSING
+        self._lose(reason)
+        self._server.wheel.forget(self)
+        self._reader.close()
+        if self._admitted:
+            self._server.forget(self, reason)
+
+    # A head.
+
+    def _head_received(self, data: bytes) -> None:
+        if self._begun is None:
+            if data.startswith(b"\r\n"):  # RFC 9112 2.2: one empty line before a request is to be ignored.
+                data = data[2:]
+            end = data.find(b"\r\n\r\n") + 4
+            if end >= 4:
+                self._serve(data[:end], data[end:])
+            elif data:
+                begin_head(data, self._server.limits)
+                self._begun = bytearray(data)
+                if self._served:
+                    self._arm(self._server.clock_s() + self._server.limits.header_s)
+            return
+        begun = self._begun
+        searched = max(0, len(begun) - 3)
+        begun += data
+        end = begun.find(b"\r\n\r\n", searched) + 4
+        if end >= 4:
+            self._begun = None
+            self._serve(bytes(begun[:end]), bytes(begun[end:]))
+        else:
+            begin_head(begun, self._server.limits)
+
+    def _serve(self, head: bytes, rest: bytes) -> None:
+        server = self._server
+        limits = server.limits
+        lines = split_head(head, limits)
+        line = request_line(lines[0])
+        allowed = server.allowed(line.path)
+        if line.method not in ROUTABLE:
+            raise wrong_method(line, allowed)
+        self._reader.read_head(head)
+        fields = fields_of(lines)
+        check_routing(line, fields)
+        length = length_bytes(line, fields)
+        self._keep_alive = keeps_alive(fields.get(b"connection", b""), line.http_1_0)
+        self._continue_asked = b"expect" in fields and not line.http_1_0
+        self._state = _SERVING
+        self._served = True
+        self._body = body = RequestBody(length, limits.body_bytes_max, limits.header_bytes_max)
+        exchange = self._exchange = Exchange(
+            self, self._transport, body, self.write_paused, line, fields, self.peer, server.clock_s()
+        )
+        server.counters.requests += 1
+        self._begin_body(body, rest)
+        if self._exchange is exchange:
+            self._decide(exchange, line, length, allowed)
+
+    def _begin_body(self, body: RequestBody, rest: bytes) -> None:
+        """What came with the head. A body that is all there goes to the handler at once and is never booked as unread."""
+        if rest and not self._reader.complete:
+            self._reader.read_body(rest, body)
+        elif rest:
+            self._reader.surplus = True
+        if self._reader.surplus:
+            self._pipelined()
+        elif self._reader.complete:
+            body.finish()
+            self._arm(NEVER_S)
+        else:
+            self._body_goes_on(body)
+
+    def _decide(self, exchange: Exchange, line: RequestLine, length: int | None, allowed: tuple[str, ...] | None) -> None:
+        server = self._server
+        if line.method == "OPTIONS" and line.path == "*":
+            exchange.respond(204, [], b"")
+            return
+        refusal = polite_refusal(line, exchange.headers, length, allowed, server.limits)
+        if refusal is not None:
+            server.answer_error(exchange, refusal)
+        elif line.method == "OPTIONS" and allowed is not None:
+            exchange.respond(204, [(b"Allow", ", ".join(with_implied(allowed)).encode())], b"")
+        else:
+            server.launch(exchange)
+
+    # A body.
+
+    def _body_received(self, data: bytes) -> None:
+        body = self._body
+        if body is None or body.complete:
+            self._pipelined()
+            return
+        if body.error is not None:
+            self._drop(len(data))
+            return
+        self._reader.read_body(data, body)
+        if self._reader.surplus:
+            self._pipelined()
+        else:
+            self._body_goes_on(body)
+
+    def _body_goes_on(self, body: RequestBody) -> None:
+        if body.dropped:
+            self.release_unread(body)
+        else:
+            self._server.count_unread(self, body)
+        self._arm_body(body)
+
+    def _arm_body(self, body: RequestBody) -> None:
+        """Both body deadlines: in all, and since the last bytes. Neither runs while the client waits to be asked."""
+        if body.complete or body.error is not None or body.dropped or (self._continue_asked and not body.wire_bytes):
+            self._arm(NEVER_S)
+            return
+        now_s = self._server.clock_s()
+        if body.total_due_s is NEVER_S:
+            body.total_due_s = now_s + self._server.limits.body_s
+        # While we do not read, silence is ours, not the client's.
+        idle_s = self._server.limits.body_idle_s if self._transport.is_reading() else self._server.limits.body_s
+        self._arm(min(body.total_due_s, now_s + idle_s))
+
+    def _pipelined(self) -> None:
+        exchange = self._exchange
+        if exchange is not None and exchange.started:
+            self._abort("pipelined")
+            return
+        self._lose("pipelined")
+        self._refuse(malformed("More bytes came before the answer; send the next request after it."), "pipelined")
+
+    # What the exchange asks of its connection.
+
+    def must_close(self, body: RequestBody) -> bool:
+        """Asked when an answer begins. What has not come of the body by then is not waited for."""
+        if not body.complete:
+            body.drop()
+            self.release_unread(body)
+            self._arm_body(body)
+            return True
+        return not self._keep_alive or self._server.draining
+
+    def date_line(self) -> bytes:
+        return self._server.date.line()
+
+    def ask_for_body(self, body: RequestBody) -> None:
+        if self._continue_asked:
+            self._continue_asked = False
+            if not body.wire_bytes:
+                self._transport.write(CONTINUE)
+                self._arm_body(body)
+
+    def release_unread(self, body: RequestBody) -> None:
+        self._server.release_unread(self, body)
+
+    def resume_reading(self) -> None:
+        """For the server: the sum of unread bodies has room again, or it is this one's turn."""
+        if self._state == _SERVING and self._body is not None:
+            self._transport.resume_reading()
+            self._arm_body(self._body)
+
+    def pause_reading(self) -> None:
+        """For the server: the sum of unread bodies is at its bound."""
+        self._transport.pause_reading()
+
+    def wrote_while_paused(self, count_bytes: int) -> None:
+        self._paused_bytes += count_bytes
+        if self._paused_bytes > self._server.limits.paused_bytes_max:
+            self._abort("write_overflow")
+
+    def exchange_finished(self, closes: bool) -> None:
+        body, self._body, self._exchange = self._body, None, None
+        if body is not None and body.booked:
+            self.release_unread(body)
+        if not closes:
+            self._state = _AWAITING
+            self._arm(self._server.clock_s() + self._server.limits.idle_s)
+        elif body is None or not body.complete:
+            self._linger("unread_body")
+        else:
+            self._close("draining" if self._server.draining else "answered")
+
+    def break_off(self, reset: bool) -> None:
+        if reset and self.peer != "unix":
+            self._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+        self._lose("broken")
+        self._close("broken")
+
+    def guarded(self, callback: Callable[[], None]) -> None:
+        """Runs another module's callback; its fault costs this connection and nothing else."""
+        try:
+            callback()
+        except Exception as fault:
+            self._fault(fault)
+
+    # Ends.
+
+    def drain(self) -> None:
+        """For the server: closes a connection on which nothing has been asked."""
+        if self._state == _AWAITING and self._begun is None:
+            self._close("draining")
+
+    def abort(self, reason: str) -> None:
+        """For the server: ends at once."""
+        self._abort(reason)
+
+    def deadline_passed(self, now_s: float) -> None:
+        self.guarded(self._time_is_up)
+
+    def _time_is_up(self) -> None:
+        if self._state == _CLOSING:
+            self._transport.abort()
+        elif self._state == _LINGERING:
+            self._close("lingered")
+        elif self.write_paused:
+            self._abort("write_stall")
+        elif self._state == _SERVING and self._body is not None:
+            self._reason = self._reason or "body_timeout"
+            self._body.fail(malformed("The body did not come in time.", 408))
+        elif self._begun is not None:
+            self._refuse(malformed("The head did not come in time.", 408), "head_timeout")
+        else:
+            self._close("idle" if self._served else "silent")
+
+    def _refuse(self, error: HttpError, reason: str) -> None:
+        """The answer to bytes that are no request; nothing after them can be trusted, so the connection ends."""
+        if self._exchange is not None:
+            self._lose(reason)
+        self._write_error(error)
+        self._linger(reason)
+
+    def _write_error(self, error: HttpError) -> None:
+        headers, body = self._server.error_body(error.status, error.code, error.message)
+        ours = b"%bContent-Length: %d\r\n%b" % (self.date_line(), len(body), CLOSE_LINE)
+        self._server.counters.count_error(error.status)
+        self._transport.write(answer_head(error.status, [*headers, *error.headers], ours) + body)
+
+    def _linger(self, reason: str) -> None:
+        self._reason = self._reason or reason
+        self._state = _LINGERING
+        self._begun = None
+        self._dropped_bytes = 0
+        if self._transport.can_write_eof():
+            self._transport.write_eof()
+        self._arm(self._server.clock_s() + self._server.limits.linger_s)
+
+    def _drop(self, count_bytes: int) -> None:
+        self._dropped_bytes += count_bytes
+        if self._dropped_bytes > self._server.limits.linger_bytes_max:
+            self._transport.pause_reading()
+
+    def _close(self, reason: str) -> None:
+        """Closes once all is written, or when the client has let it lie too long."""
+        self._reason = self._reason or reason
+        self._state = _CLOSING
+        self._transport.close()
+        if self._admitted:
+            self._arm(self._server.clock_s() + self._server.limits.write_stall_s)
+
+    def _abort(self, reason: str) -> None:
+        self._reason = self._reason or reason
+        self._state = _CLOSING
+        self._transport.abort()
+        self._lose(reason)
+
+    def _lose(self, reason: str) -> None:
+        exchange, self._exchange = self._exchange, None
+        body, self._body = self._body, None
+        if body is not None and body.booked:
+            self.release_unread(body)
+        if exchange is not None:
+            exchange.lose(reason)
+
+    def _fault(self, fault: BaseException) -> None:
+        self._server.count_fault(fault)
+        if self._state != _CLOSING:
+            self._abort("fault")
+
+    def _arm(self, due_s: float) -> None:
+        """While the client does not read, its stall is the only deadline of an open exchange."""
+        if not self.write_paused or self._state >= _LINGERING:
+            self._server.wheel.watch(self, due_s)

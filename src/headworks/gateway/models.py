@@ -1,0 +1,59 @@
+"""Which pool serves which model: from the configuration, or from what the engines said they serve."""
+
+from __future__ import annotations
+
+import msgspec
+
+from headworks.core.policy import Policy
+from headworks.core.types import Capacity
+
+
+class Models:
+    """The one look-up from a model's name to its pool. A name is a dictionary key here, never part of a URL."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        self._found: dict[str, Capacity] = {}
+        self._pools: dict[str, str] = {}
+        self.context_tokens: int | None = None
+        """The largest context any engine has told; None before."""
+        self._rebuild()
+
+    def change_policy(self, policy: Policy) -> None:
+        self._policy = policy
+        self._rebuild()
+
+    def described(self, capacity: Capacity) -> None:
+        """An engine said what it serves."""
+        self._found[capacity.replica] = capacity
+        self._rebuild()
+
+    def _rebuild(self) -> None:
+        pools: dict[str, str] = {}
+        for name, pool in self._policy.pools.items():
+            served = [self._found[replica.name].models for replica in pool.replicas if replica.name in self._found]
+            for model in pool.models or [model for models in served for model in models]:
+                pools.setdefault(model, name)
+        self._pools = pools
+        contexts = [capacity.context_tokens for capacity in self._found.values() if capacity.context_tokens]
+        self.context_tokens = max(contexts, default=None)
+
+    def capacity(self, replica: str) -> Capacity | None:
+        """What that engine said, or None."""
+        return self._found.get(replica)
+
+    def names(self) -> set[str]:
+        """All models there are."""
+        return set(self._pools)
+
+    def pool(self, model: str, tenant: str) -> str | None:
+        """The pool, or None if there is no such model for this tenant."""
+        pool = self._pools.get(model)
+        allowed = self._policy.tenants[tenant].models
+        return pool if allowed is None or model in allowed else None
+
+    def listing(self, tenant: str) -> bytes:
+        """The body of GET /v1/models: only what this tenant may use."""
+        names = [name for name in self._pools if self.pool(name, tenant) is not None]
+        rows = [{"id": name, "object": "model", "created": 0, "owned_by": "headworks"} for name in names]
+        return msgspec.json.encode({"object": "list", "data": rows})

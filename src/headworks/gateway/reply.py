@@ -1,0 +1,255 @@
+"""What we say ourselves: refusals, failures, and the headers every answer carries (E4, design section 9).
+
+Everything about a reason comes from its row in `core/reasons.py`: status, type, whether and when a retry helps, and the
+sentence, filled with the numbers of the verdict that decided. A refusal is a ticket: `retry-after-ms` is the return slot
+exactly, `Retry-After` the same in whole seconds from 1 to 60 for clients that read only that, and a slot further away
+than `HORIZON_S` says `x-should-retry: false`, as stock SDKs would otherwise come back at once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import msgspec
+
+from headworks.core.reasons import REASONS, Reason
+from headworks.core.types import Decision, Forecast, Usage, Verdict
+
+Headers = list[tuple[bytes, bytes]]
+
+HORIZON_S = 60
+"""Longer waits are not waited for: OpenAI's SDK ignores a hint above it and backs off by its own half second."""
+RETRY_S_DEFAULT = 1.0
+"""Where a retry helps and nobody can say when."""
+OVERLOAD_STATUSES = frozenset({429, 503})
+DECIDED_BY = {"queue_delay_and_kv_saturation": "queue_delay_exceeded"}
+"""Codes that stand for two failed checks, and the one whose numbers the sentence gives."""
+KEPT_FROM_ENGINE = frozenset({b"content-type", b"cache-control", b"openai-processing-ms", b"openai-version"})
+"""All that passes of an engine's head. Everything else there is about its own connection, or would contradict us."""
+
+JSON = (b"Content-Type", b"application/json")
+_NO_RETRY = (b"x-should-retry", b"false")
+
+
+class Answer(NamedTuple):
+    """A whole answer of our own."""
+
+    status: int
+    headers: Headers
+    body: bytes
+
+
+class Ids(NamedTuple):
+    """The names under which a client finds its request again. Both are checked before they come here."""
+
+    request_id: bytes
+    idempotency_key: bytes
+
+
+@dataclass(slots=True)
+class Allowance:
+    """What a tenant may use and has left, for OpenAI's `x-ratelimit-*`. None: no such limit, so no such header."""
+
+    requests_limit: int | None = None
+    requests_remaining: int = 0
+    requests_reset_s: float = 0.0
+    tokens_limit: int | None = None
+    tokens_remaining: int = 0
+    tokens_reset_s: float = 0.0
+
+
+class _Error(msgspec.Struct):
+    message: str
+    type: str
+    param: str | None
+    code: str
+
+
+class _Explanation(msgspec.Struct):
+    decision: str
+    verdicts: Sequence[Verdict]
+    forecast: Forecast | None
+    policy_version: str
+
+
+class _ExplanationWithUsage(_Explanation):
+    usage: Usage
+
+
+class _Body(msgspec.Struct):
+    error: _Error
+    headworks: _Explanation
+
+
+_encode = msgspec.json.Encoder().encode
+
+
+def refusal(
+    decision: Decision, ids: Ids, *, wall_s: float, allowance: Allowance | None = None, usage: Usage | None = None
+) -> Answer:
+    """The answer to a request that does not run. `wall_s` is Unix time, `usage` what a completed key has used (A6)."""
+    reason = REASONS[decision.reason]
+    explanation = _Explanation(decision.id, decision.verdicts, decision.forecast, decision.policy_version)
+    if usage is not None:
+        explanation = _ExplanationWithUsage(decision.id, decision.verdicts, decision.forecast, decision.policy_version, usage)
+    wait_s = decision.forecast.wait_s
+    headers = own_headers(ids, decision.waited_s if wait_s is None else wait_s, allowance)
+    return _answer(reason, _message(reason, decision), None, explanation, headers, decision.retry_after_s, wall_s)
+
+
+def failure(
+    code: str,
+    ids: Ids,
+    *,
+    wall_s: float,
+    subject: str = "",
+    param: str | None = None,
+    value: float | None = None,
+    limit: float | None = None,
+    unit: str = "",
+    waited_s: float = 0.0,
+    retry_after_s: float | None = None,
+    decision: str = "",
+    policy_version: str = "",
+) -> Answer:
+    """The answer where no decision was made (a wrong body, no key), or to a request that ended after it was admitted."""
+    reason = REASONS[code]
+    message = _fill(reason, value, limit, unit, subject)
+    explanation = _Explanation(decision or ids.request_id.decode("latin-1"), (), None, policy_version)
+    return _answer(reason, message, param, explanation, own_headers(ids, waited_s), retry_after_s, wall_s)
+
+
+def error_event(answer: Answer) -> bytes:
+    """The same inside a stream that has begun: one event, after which the stream is broken off."""
+    return b"data: %b\n\n" % answer.body
+
+
+def http_error(status: int, code: str, message: str) -> tuple[Headers, bytes]:
+    """Headers and body for what the HTTP edge refuses by itself, before anybody knows whose request it is."""
+    reason = REASONS.get(code)
+    headers: Headers = [JSON]
+    if reason is None or reason.retry == "never":
+        headers.append(_NO_RETRY)
+    kind = reason.error_type if reason else "server_error"
+    return headers, _encode({"error": _Error(message, kind, None, code)})
+
+
+def own_headers(ids: Ids, waited_s: float, allowance: Allowance | None = None, degraded: str = "") -> Headers:
+    """What every answer carries, streams included."""
+    headers: Headers = [
+        (b"X-Request-Id", ids.request_id),
+        (b"Idempotency-Key", ids.idempotency_key),
+        (b"Queue-Wait", b"%.3f" % waited_s),
+    ]
+    if allowance is not None:
+        _limits(headers, allowance)
+    if degraded:
+        headers.append((b"Headworks-Degraded", degraded.encode("latin-1", "replace")))
+    return headers
+
+
+def kept_headers(engine_headers: Sequence[tuple[bytes, bytes]]) -> Headers:
+    """What of an engine's head a client gets to see."""
+    return [pair for pair in engine_headers if pair[0] in KEPT_FROM_ENGINE]
+
+
+def duration(seconds: float) -> str:
+    """`12ms`, `1.5s`, `6m0s`: the form OpenAI uses and Go clients parse."""
+    if seconds < 1.0:
+        return f"{max(0, math.ceil(seconds * 1000))}ms"
+    whole = round(seconds, 1)
+    if whole < 60:
+        return f"{whole:g}s"
+    minutes, rest = divmod(math.ceil(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}h{minutes}m{rest}s" if hours else f"{minutes}m{rest}s"
+
+
+def _limits(headers: Headers, allowance: Allowance) -> None:
+    if allowance.requests_limit is not None:
+        headers += (
+            (b"x-ratelimit-limit-requests", b"%d" % allowance.requests_limit),
+            (b"x-ratelimit-remaining-requests", b"%d" % allowance.requests_remaining),
+            (b"x-ratelimit-reset-requests", duration(allowance.requests_reset_s).encode()),
+        )
+    if allowance.tokens_limit is not None:
+        headers += (
+            (b"x-ratelimit-limit-tokens", b"%d" % allowance.tokens_limit),
+            (b"x-ratelimit-remaining-tokens", b"%d" % allowance.tokens_remaining),
+            (b"x-ratelimit-reset-tokens", duration(allowance.tokens_reset_s).encode()),
+        )
+
+
+def _answer(
+    reason: Reason,
+    message: str,
+    param: str | None,
+    explanation: _Explanation,
+    headers: Headers,
+    retry_after_s: float | None,
+    wall_s: float,
+) -> Answer:
+    headers.append(JSON)
+    _retry(headers, reason, retry_after_s, wall_s)
+    if reason.status in OVERLOAD_STATUSES:
+        headers.append((b"X-Overload-Reason", reason.code.encode()))
+    elif reason.status == 401:
+        headers.append((b"WWW-Authenticate", b"Bearer"))
+    body = _encode(_Body(_Error(message, reason.error_type, param, reason.code), explanation))
+    return Answer(reason.status, headers, body)
+
+
+def _retry(headers: Headers, reason: Reason, retry_after_s: float | None, wall_s: float) -> None:
+    """When to come back, in every form that is read, or that it does not help."""
+    if reason.retry == "never":
+        headers.append(_NO_RETRY)
+        if retry_after_s is not None:  # a period's quota: no retry, but the time it begins anew is known
+            headers.append((b"X-RateLimit-Reset", b"%d" % math.ceil(wall_s + retry_after_s)))
+        return
+    if reason.retry == "none":
+        return
+    slot_s = RETRY_S_DEFAULT if retry_after_s is None else retry_after_s
+    headers.append((b"retry-after-ms", b"%d" % max(1, round(slot_s * 1000))))
+    if reason.retry == "key":
+        return
+    headers.append((b"Retry-After", b"%d" % min(HORIZON_S, max(1, math.ceil(slot_s)))))
+    if reason.status in OVERLOAD_STATUSES:
+        headers.append((b"X-RateLimit-Reset", b"%d" % math.ceil(wall_s + slot_s)))
+    if slot_s > HORIZON_S:
+        headers.append(_NO_RETRY)
+
+
+def _message(reason: Reason, decision: Decision) -> str:
+    """The reason's sentence with the numbers of the last failed verdict that has it: the one that was found binding."""
+    if "{" not in reason.sentence:
+        return reason.sentence
+    wanted = DECIDED_BY.get(reason.code, reason.code)
+    for verdict in reversed(decision.verdicts):
+        if verdict.reason == wanted and not verdict.passed and _speaks_of(wanted, verdict):
+            return _fill(reason, verdict.value, verdict.limit, verdict.unit, verdict.scope)
+    if wanted == "queue_timeout":
+        return _fill(reason, decision.waited_s, decision.waited_s, "s", decision.pool)
+    return _fill(reason, None, None, "units", decision.model)
+
+
+def _speaks_of(code: str, verdict: Verdict) -> bool:
+    """Whatever is short can end in `queue_timeout`, but its sentence speaks of time."""
+    return code != "queue_timeout" or verdict.check == "time"
+
+
+def _fill(reason: Reason, value: float | None, limit: float | None, unit: str, subject: str) -> str:
+    return reason.sentence.format(value=number(value), limit=number(limit), unit=unit.replace("_", " "), subject=subject)
+
+
+def number(value: float | None) -> str:
+    """As a person reads it: `17,000`, `6.06`, `0.88`."""
+    if value is None:
+        return "an unknown number of"
+    if not math.isfinite(value):
+        return "unlimited"
+    if value == int(value):
+        return f"{int(value):,}"
+    return f"{value:,.2f}" if abs(value) >= 1 else f"{value:.3g}"

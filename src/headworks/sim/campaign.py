@@ -1,0 +1,228 @@
+"""A campaign: many small random worlds in which everything goes wrong, each checked after every event.
+
+A seed decides the world: tiny engines, impatient clients who come back, a ledger whose answers are late, lost and
+repeated, engines that restart, hang and go deaf, gateways that are killed and started again. At the end every fault is
+mended, and within a bounded time nothing may be held any more (the liveness phase). A seed that breaks an invariant is
+printed as the command that shows it again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from random import Random
+
+from headworks.core.book_table import TERMINAL
+from headworks.core.policy import ClassPolicy, DisciplinePolicy, Policy, PoolPolicy, ReplicaPolicy, TenantPolicy
+from headworks.sim.batching import ContinuousBatching
+from headworks.sim.clients import Temper
+from headworks.sim.compare import MODEL, POOL, make_book, make_gate
+from headworks.sim.connection import Distance
+from headworks.sim.engine import EngineModel
+from headworks.sim.faults import Fault
+from headworks.sim.invariants import Broken, Watch
+from headworks.sim.ledger import Line
+from headworks.sim.presets import tiny
+from headworks.sim.simulation import WARM_S, MakeBook, Setup, Simulation, Source
+from headworks.sim.traffic import Planned
+
+FAULTY_S = 4.0
+"""Faults and arrivals fall into this much time; then comes the liveness phase."""
+LIVENESS_S = 60.0
+KINDS = (
+    "engine_restart",
+    "engine_hang",
+    "aborts_ignored",
+    "connections_broken",
+    "scrapes_refused",
+    "ledger_cut_off",
+    "gateway_kill",
+)
+DISCIPLINES = ("fifo", "fifo_tail_drop", "lifo_drop_head", "predictive_ttft")
+
+
+@dataclass(slots=True)
+class Campaign:
+    """What a number of seeds came to."""
+
+    seeds: int = 0
+    events: int = 0
+    failed: dict[int, str] = field(default_factory=dict)
+    reached: dict[str, int] = field(default_factory=dict)
+    """Rare things that happened, and in how many places."""
+
+
+def campaign(first: int, seeds: int, make: MakeBook = make_book, stop_at: int = 10) -> Campaign:
+    """Run this many seeds, beginning with `first`; after `stop_at` failures the rest is left."""
+    found = Campaign()
+    for seed in range(first, first + seeds):
+        problem = run_seed(seed, make, found)
+        found.seeds += 1
+        if problem:
+            found.failed[seed] = problem
+            if len(found.failed) >= stop_at:
+                break
+    return found
+
+
+def run_seed(seed: int, make: MakeBook = make_book, into: Campaign | None = None) -> str:
+    """One world. The broken invariant's sentence, or nothing."""
+    simulation = Simulation(small_world(seed, make))
+    watch = Watch(simulation)
+    simulation.world.watch = watch.look
+    problem = ""
+    try:
+        simulation.begin()
+        simulation.world.run(WARM_S + FAULTY_S)
+        _mend(simulation)
+        simulation.world.run(WARM_S + FAULTY_S + LIVENESS_S, partial(_is_settled, simulation))
+        watch.at_the_end()
+    except Broken as broken:
+        problem = str(broken)
+    if into is not None:
+        into.events += simulation.world.done
+        for what, count in [*watch.reached.items(), *simulation.ledger.faults.items()]:
+            into.reached[what] = into.reached.get(what, 0) + count
+    return problem
+
+
+def _mend(simulation: Simulation) -> None:
+    """No more faults; a gateway that is still dead is started, and every engine can be asked again."""
+    simulation.ledger.mend()
+    for name, replica in simulation.replicas.items():
+        replica.mend()
+        simulation.describe(name)
+
+
+def _is_settled(simulation: Simulation) -> bool:
+    return simulation.is_over() and all(record.state in TERMINAL for record in simulation.ledger.book.records())
+
+
+def small_world(seed: int, make: MakeBook = make_book) -> Setup:
+    """Everything about one world, drawn from its seed."""
+    random = Random(f"campaign-{seed}")
+    replicas = random.choice((1, 1, 2))
+    policy = _policy(random, replicas)
+    sources = [_source(random, tenant) for tenant in policy.tenants]
+    engine = _engine(random)
+    return Setup(
+        policy=policy,
+        engines={replica.name: engine for replica in policy.pools[POOL].replicas},
+        sources=sources,
+        planned=_planned(random, len(sources)),
+        duration_s=FAULTY_S,
+        seed=seed,
+        make_gate=make_gate,
+        make_book=make,
+        context_tokens=160,
+        line=_line(random),
+        distance=Distance(random.choice((0.0, 0.004)), random.choice((0.0, 0.001, 0.01)), random.choice((0.002, 0.02))),
+        gateways=random.choice((1, 1, 2)),
+        faults=_faults(random, replicas),
+    )
+
+
+def _engine(random: Random) -> Callable[[], EngineModel]:
+    settings = dataclasses.replace(
+        tiny(),
+        running_max=random.choice((2, 4)),
+        kv_blocks=random.choice((11, 20)),
+        queued_max=random.choice((None, None, 4)),
+        abort_lag_steps=random.choice((0, 1)),
+        report_tokens=4,
+    )
+    return lambda: ContinuousBatching(settings)
+
+
+def _policy(random: Random, replicas: int) -> Policy:
+    service_class = ClassPolicy(
+        name="interactive",
+        ttft_slo_s=random.choice((None, 0.5, 2.0)),
+        wait_s_max=random.choice((0.2, 1.0)),
+        queue_requests_max=random.choice((2, 100)),
+        gateway_s=random.choice((2.0, 20.0)),
+        first_byte_s=random.choice((0.5, 5.0)),
+        idle_s=random.choice((0.5, 5.0)),
+        on_tenant_full=random.choice(("queue", "refuse")),
+    )
+    discipline = DisciplinePolicy(
+        kind=random.choice(DISCIPLINES),
+        queue_max=random.choice((None, 3)),
+        propagate_cancel=random.random() < 0.9,
+        drop_late=random.random() < 0.9,
+    )
+    pool = PoolPolicy(
+        name=POOL,
+        models=(MODEL,),
+        replicas=tuple(ReplicaPolicy(f"{POOL}/{number}") for number in range(replicas)),
+        active_requests_max=random.choice((None, 3)),
+        discipline=discipline,
+        observe_every_s=0.25,
+        unconfirmed_every_s=0.05,
+    )
+    limit = random.choice((None, 200))
+    tenants = ("acme", "batchco") if random.random() < 0.5 else ("acme",)
+    return Policy(
+        version="campaign",
+        number=1,
+        classes={"interactive": service_class},
+        tenants={name: TenantPolicy(name, active_tokens_max=limit) for name in tenants},
+        pools={POOL: pool},
+        lease_s=2.5,
+        ask_late_s=0.1,
+    )
+
+
+def _source(random: Random, tenant: str) -> Source:
+    temper = Temper(
+        patience_s=random.choice((float("inf"), 0.3, 1.0)),
+        leave_ratio=random.choice((0.0, 0.3, 0.7)),
+        hidden_ratio=random.choice((0.0, 0.5)),
+        retries_max=random.choice((0, 2)),
+        retries_after_leaving=random.random() < 0.5,
+        key_ratio=random.choice((0.0, 0.5, 1.0)),
+    )
+    return Source(
+        tenant=tenant,
+        client=f"{tenant}-client",
+        service_class="interactive",
+        model=MODEL,
+        pool=POOL,
+        temper=temper,
+        samples=random.choice((1, 1, 2)),
+        output_tokens_max=random.choice((16, 48)),
+        bytes_per_token=random.choice((1.0, 2.0)),
+        exact_prompt=random.random() < 0.5,
+    )
+
+
+def _planned(random: Random, sources: int) -> list[Planned]:
+    """A handful of requests, bunched, so that there is something to refuse and something to cancel."""
+    count = random.randint(6, 18)
+    times_s = sorted(random.choice((0.05, 0.8, 2.0)) + random.random() * random.choice((0.01, 0.5)) for _ in range(count))
+    return [Planned(at_s, random.randrange(sources), random.randint(1, 48), random.randint(1, 60), ()) for at_s in times_s]
+
+
+def _line(random: Random) -> Line:
+    return Line(
+        latency_s=random.choice((0.0, 0.001, 0.005)),
+        jitter_ratio=random.choice((0.0, 0.9)),
+        late_ratio=random.choice((0.0, 0.1)),
+        late_s=random.choice((0.2, 2.0)),
+        lost_command_ratio=random.choice((0.0, 0.1)),
+        lost_answer_ratio=random.choice((0.0, 0.1)),
+        twice_ratio=random.choice((0.0, 0.1)),
+    )
+
+
+def _faults(random: Random, replicas: int) -> list[Fault]:
+    found: list[Fault] = []
+    for _ in range(random.choice((0, 1, 1, 2, 3))):
+        kind = random.choice(KINDS)
+        target = "0" if kind == "gateway_kill" else f"{POOL}/{random.randrange(replicas)}"
+        length_s = random.choice((0.1, 0.6, 1.5))
+        found.append(Fault(random.random() * FAULTY_S * 0.75, kind, target, length_s, random.choice((0.5, 1.0))))
+    found.sort(key=lambda fault: fault.at_s)
+    return found

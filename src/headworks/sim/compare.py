@@ -1,0 +1,163 @@
+"""From a scenario to its results: every case, every discipline, over the same requests.
+
+The requests of a comparison are drawn once and offered to each discipline in turn. Results are plain values with sorted
+keys; the same scenario and seed give the same bytes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Iterator
+from functools import partial
+from random import Random
+from typing import Any
+
+from headworks.core.book import Book
+from headworks.core.gate import Gate
+from headworks.core.policy import Policy, ReplicaPolicy
+from headworks.sim import traces
+from headworks.sim.batching import ContinuousBatching
+from headworks.sim.engine import EngineModel
+from headworks.sim.expect import failures
+from headworks.sim.fixed_rate import FixedRate
+from headworks.sim.ledger import BookLike
+from headworks.sim.presets import PRESETS
+from headworks.sim.report import results
+from headworks.sim.runner import GateLike
+from headworks.sim.scenario import Comparison, EngineScenario, Scenario, ScenarioError, TrafficScenario
+from headworks.sim.simulation import Setup, Simulation, Source
+from headworks.sim.traffic import Planned, Prefixes, constant, poisson
+
+POOL, MODEL = "main", "model"
+
+
+def run(scenario: Scenario, seed: int) -> dict[str, Any]:
+    """Everything the scenario asks for, under one seed, and which expectations do not hold."""
+    own = compared(scenario.comparison(), seed)
+    baseline = own[scenario.baseline or next(iter(own))]
+    found: dict[str, Any] = {
+        "scenario": scenario.what,
+        "seed": seed,
+        "disciplines": own,
+        "cases": {case: {"disciplines": compared(scenario.comparison(case), seed)} for case in scenario.cases},
+        **{key: value for key, value in baseline.items() if key.startswith(("queue_at_", "wait_est_at_"))},
+    }
+    found["failures"] = failures(scenario.expect, found)
+    return found
+
+
+def compared(comparison: Comparison, seed: int) -> dict[str, Any]:
+    """The results of each discipline, by name."""
+    planned = plan(comparison, seed)
+    found: dict[str, Any] = {}
+    for name in comparison.disciplines:
+        simulation = Simulation(setup(comparison, name, planned, seed))
+        simulation.run()
+        found[name] = results(simulation)
+    return found
+
+
+def as_json(found: object) -> str:
+    """The one form results are written in."""
+    return json.dumps(found, sort_keys=True, indent=2, ensure_ascii=False)
+
+
+def setup(comparison: Comparison, discipline: str, planned: list[Planned], seed: int) -> Setup:
+    """The world of one comparison with one discipline in it."""
+    policy = policy_of(comparison, discipline)
+    make_engine = partial(engine_of, comparison.engines)
+    return Setup(
+        policy=policy,
+        engines={replica.name: make_engine for replica in policy.pools[POOL].replicas},
+        sources=[_source(comparison, traffic) for traffic in comparison.traffic],
+        planned=planned,
+        duration_s=comparison.duration_s,
+        seed=seed,
+        make_gate=make_gate,
+        make_book=make_book,
+        context_tokens=comparison.context_tokens,
+        line=comparison.line(),
+        distance=comparison.distance(),
+        gateways=comparison.gateways,
+        faults=comparison.fault_list(),
+    )
+
+
+def make_gate(policy: Policy, gateway: str, seed: int, boot: str) -> GateLike:
+    return Gate(policy, gateway, seed.to_bytes(16, "big"), boot)
+
+
+def make_book(policy: Policy) -> BookLike:
+    return Book(lease_ms=round(policy.lease_s * 1000), remember_ms=round(policy.remember_s * 1000))
+
+
+def policy_of(comparison: Comparison, discipline: str) -> Policy:
+    """One pool under one discipline."""
+    replicas = tuple(ReplicaPolicy(f"{POOL}/{number}") for number in range(comparison.engines.replicas))
+    pool = comparison.policy.pool_policy(
+        name=POOL, models=(MODEL,), replicas=replicas, discipline=comparison.discipline(discipline)
+    )
+    return Policy(
+        version="scenario",
+        number=1,
+        classes=comparison.policy.class_policies(),
+        tenants=comparison.policy.tenant_policies(),
+        pools={POOL: pool},
+        lease_s=comparison.policy.lease_s,
+        ask_late_s=comparison.policy.ask_late_s,
+    )
+
+
+def engine_of(engines: EngineScenario) -> EngineModel:
+    if engines.kind == "fixed_rate":
+        return FixedRate(engines.fixed_rate())
+    try:
+        return ContinuousBatching(dataclasses.replace(PRESETS[engines.preset](), **engines.settings))
+    except TypeError as error:
+        raise ScenarioError(f"engines.settings: {error}") from error
+
+
+def plan(comparison: Comparison, seed: int) -> list[Planned]:
+    """All requests of a comparison in the order in which they come."""
+    planned = [one for number, traffic in enumerate(comparison.traffic) for one in _requests(comparison, traffic, number, seed)]
+    planned.sort(key=lambda one: (one.at_s, one.source))
+    return planned
+
+
+def _requests(comparison: Comparison, traffic: TrafficScenario, number: int, seed: int) -> Iterator[Planned]:
+    random = Random(f"traffic-{number}-{seed}")
+    prefixes = Prefixes(**traffic.prefixes) if traffic.prefixes else Prefixes(0, 0)
+    for at_s, prompt_tokens, output_tokens in _offered(comparison, traffic, random, seed):
+        yield Planned(at_s, number, prompt_tokens, output_tokens, prefixes.draw(random))
+
+
+def _offered(comparison: Comparison, traffic: TrafficScenario, random: Random, seed: int) -> Iterator[tuple[float, int, int]]:
+    until_s = comparison.duration_s
+    if traffic.trace:
+        recorded = traces.scaled(traces.read(traffic.trace), comparison.context_tokens)
+        rate_per_s = traffic.rate_per_s or recorded.rate_per_s
+        offer: Callable[..., list[traces.Row]] = traces.replayed if traffic.arrivals == "trace" else traces.poisson
+        for row in offer(recorded, rate_per_s=rate_per_s, seconds=until_s, seed=seed):
+            yield row.t_s, row.prompt_tokens, row.output_tokens
+        return
+    prompt, output = traffic.lengths()
+    segments = traffic.segments()
+    times_s = constant(segments, until_s) if traffic.arrivals == "constant" else poisson(segments, until_s, random)
+    for at_s in times_s:
+        yield at_s, prompt.draw(random), output.draw(random)
+
+
+def _source(comparison: Comparison, traffic: TrafficScenario) -> Source:
+    return Source(
+        tenant=traffic.tenant,
+        client=traffic.client or traffic.tenant,
+        service_class=traffic.service_class,
+        model=MODEL,
+        pool=POOL,
+        temper=comparison.temper(traffic),
+        samples=traffic.samples,
+        output_tokens_max=traffic.output_tokens_max,
+        bytes_per_token=traffic.bytes_per_token,
+        exact_prompt=traffic.exact_prompt,
+    )

@@ -1,0 +1,92 @@
+"""What goes wrong, and when: the fault model of the simulated world as a list of values.
+
+Each fault is one row: a time, a kind, a target and how long. They are put into the world's list before the run, so a
+run with faults is as repeatable as one without. Ratios of lost, late and repeated ledger messages are no faults with a
+time; they belong to the line (`sim/ledger.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from headworks.sim.simulation import Simulation
+
+
+@dataclass(slots=True)
+class Fault:
+    """One thing that goes wrong. `target` is a replica's name or a gateway's number; empty where there is none."""
+
+    at_s: float
+    kind: str
+    target: str = ""
+    for_s: float = 1.0
+    ratio: float = 1.0
+    """`connections_broken`: share of the open ones. `engine_slow`: how many times slower."""
+
+
+def schedule(faults: list[Fault], zero_s: float, simulation: Simulation) -> None:
+    """Put every fault into the world's list; the scenario's time begins at `zero_s`."""
+    for fault in faults:
+        simulation.world.at(zero_s + fault.at_s, _bound(fault, simulation))
+
+
+def _bound(fault: Fault, simulation: Simulation) -> Callable[[], None]:
+    return lambda: KINDS[fault.kind](simulation, fault)
+
+
+def _engine_restart(simulation: Simulation, fault: Fault) -> None:
+    """The engine's process dies; another one answers after `for_s`, and the gateways learn what it can hold."""
+    replica = simulation.replicas[fault.target]
+    replica.restart(fault.for_s)
+    simulation.world.after(fault.for_s, lambda: simulation.describe(fault.target))
+
+
+def _engine_hang(simulation: Simulation, fault: Fault) -> None:
+    simulation.replicas[fault.target].hang(fault.for_s)
+
+
+def _engine_slow(simulation: Simulation, fault: Fault) -> None:
+    simulation.replicas[fault.target].slow(fault.ratio, fault.for_s)
+
+
+def _aborts_ignored(simulation: Simulation, fault: Fault) -> None:
+    simulation.replicas[fault.target].ignore_aborts(fault.for_s)
+
+
+def _connections_broken(simulation: Simulation, fault: Fault) -> None:
+    simulation.replicas[fault.target].break_connections(fault.ratio)
+
+
+def _scrapes_refused(simulation: Simulation, fault: Fault) -> None:
+    simulation.replicas[fault.target].refuse_scrapes(fault.for_s)
+
+
+def _ledger_cut_off(simulation: Simulation, fault: Fault) -> None:
+    """A partition. Each gateway notices that its connection broke."""
+    simulation.ledger.cut_off(fault.for_s)
+    for runner in simulation.runners:
+        if runner is not None:
+            runner.lose_ledger()
+
+
+def _gateway_kill(simulation: Simulation, fault: Fault) -> None:
+    """kill -9, and a new process of the same name after `for_s`."""
+    number = int(fault.target)
+    if simulation.runners[number] is not None:
+        simulation.kill(number)
+        simulation.world.after(fault.for_s, lambda: simulation.boot(number))
+
+
+KINDS: dict[str, Callable[[Simulation, Fault], None]] = {
+    "engine_restart": _engine_restart,
+    "engine_hang": _engine_hang,
+    "engine_slow": _engine_slow,
+    "aborts_ignored": _aborts_ignored,
+    "connections_broken": _connections_broken,
+    "scrapes_refused": _scrapes_refused,
+    "ledger_cut_off": _ledger_cut_off,
+    "gateway_kill": _gateway_kill,
+}

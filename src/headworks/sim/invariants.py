@@ -1,0 +1,148 @@
+"""What must be true after every event of a simulation, whatever happened before it.
+
+The watch is called after each action of the world and looks at whatever may have changed since: the book when commands
+were run, each gate when it handled an event, the engines' memory when either moved. It believes none of them: what the
+engines physically hold is compared with what the ledger calls charged (`sim/auditor.py`), final records with what they
+were, and what the clients were told with what the gateways wrote down. It raises at the first contradiction.
+"""
+
+from __future__ import annotations
+
+from headworks.core.book_table import CHARGED, ORPHANED, TERMINAL
+from headworks.core.types import Reservation
+from headworks.sim.auditor import Auditor
+from headworks.sim.simulation import Arrival, Simulation
+
+NEVER_SENT = "E0"
+
+
+class Broken(AssertionError):
+    """An invariant does not hold. The text names it, the time and the figures."""
+
+
+class Watch:
+    """The auditor of one simulation. `reached` counts rare things that did happen, so that a campaign can show it met them."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        self.reached: dict[str, int] = {}
+        self._simulation = simulation
+        self._auditor = Auditor()
+        self._ledger_seen = -1
+        self._engines_seen = -1
+        self._gates_seen: dict[int, int] = {}
+        self._charged: dict[str, tuple[int, int]] = {}
+        self._final: dict[str, tuple[str, str]] = {}
+        self._replica_of: dict[str, str] = {}
+
+    def look(self) -> None:
+        """After an event: check what may have changed."""
+        simulation = self._simulation
+        ledger_moved = simulation.ledger.applied != self._ledger_seen
+        if ledger_moved:
+            self._ledger_seen = simulation.ledger.applied
+            self._book()
+        self._gates()
+        engines = sum(replica.changed for replica in simulation.replicas.values())
+        if ledger_moved or engines != self._engines_seen:
+            self._engines_seen = engines
+            self._memory()
+
+    def _book(self) -> None:
+        """I1, I2, I3, I8: counters are the sums of charged records. I6: what is final stays. I16: what is charged is known."""
+        self._raise_if(self._simulation.ledger.book.check(), "book")
+        charged: dict[str, tuple[int, int]] = {}
+        for record in self._simulation.ledger.book.records():
+            if record.state in CHARGED:
+                charged[record.execution] = _tokens_and_sequences(record)
+                if record.state == ORPHANED:
+                    self.note("orphaned")
+            elif record.state in TERMINAL:
+                self._finality(record)
+        self._charged = charged
+
+    def _finality(self, record: Reservation) -> None:
+        now = (record.state, record.evidence)
+        before = self._final.setdefault(record.execution, now)
+        if before is now:
+            self.note(f"ended by {record.evidence}")
+            if record.evidence == NEVER_SENT and self._was_inside(record.execution):
+                raise self._broken("I11", f"{record.execution} was freed as never sent, and an engine had taken it")
+        elif before != now:
+            raise self._broken("I6", f"{record.execution} was {before} and became {now}")
+
+    def _was_inside(self, execution: str) -> bool:
+        return any(execution in replica.taken for replica in self._simulation.replicas.values())
+
+    def _gates(self) -> None:
+        """Every counter of a gate equals what its parts say (K07)."""
+        for number, runner in enumerate(self._simulation.runners):
+            if runner is not None and self._gates_seen.get(number) != id(runner) + runner.handled:
+                self._gates_seen[number] = id(runner) + runner.handled
+                self._raise_if(runner.gate.check(), f"gate {number}")
+
+    def _memory(self) -> None:
+        """A4, A5: what an engine holds is charged. I12: one key runs once."""
+        simulation = self._simulation
+        now_s = simulation.world.now_s
+        models = {name: replica.model for name, replica in simulation.replicas.items()}
+        violations = self._auditor.check(now_s, self._charged, models)
+        if violations:
+            raise self._broken("auditor", "; ".join(f"{one.execution} on {one.engine}: {one.breach}" for one in violations))
+        keys: dict[str, str] = {}
+        for model in models.values():
+            for execution in model.held(now_s):
+                ids = simulation.executions.get(execution)
+                key = simulation.arrivals[ids[0]].caller.key if ids else ""
+                if key and keys.setdefault(key, execution) != execution:
+                    raise self._broken("I12", f"{key} runs twice: {keys[key]} and {execution}")
+
+    def at_the_end(self) -> None:
+        """After the liveness phase: nothing is held anywhere, and everybody was told once how it ended."""
+        simulation = self._simulation
+        self._book()
+        if self._charged:
+            raise self._broken("I5", f"still charged: {self._charged}")
+        for name, replica in simulation.replicas.items():
+            held = replica.model.held(simulation.world.now_s)
+            if held:
+                raise self._broken("I5", f"{name} still holds {held}")
+        for arrival in simulation.arrivals.values():
+            self._ending(arrival)
+
+    def _ending(self, arrival: Arrival) -> None:
+        """I26, I36: one outcome each, and no client left without an answer. I25: nothing was sent after its deadline."""
+        attempt = arrival.attempt
+        if not arrival.gateway.alive and arrival.outcome is None:
+            return
+        if arrival.outcomes != 1:
+            raise self._broken("I36", f"{attempt.id} has {arrival.outcomes} outcomes")
+        if not attempt.end and attempt.left_s is None:
+            raise self._broken("I26", f"the client of {attempt.id} was never answered ({arrival.outcome})")
+        source = self._simulation.setup.sources[arrival.caller.planned.source]
+        policy = self._simulation.setup.policy
+        discipline = policy.pools[source.pool].discipline
+        limit_s = attempt.arrived_s + policy.classes[source.service_class].wait_s_max
+        if discipline.drop_late and not discipline.unbounded and (arrival.sent_s or 0.0) > limit_s + 1e-6:
+            raise self._broken("I25", f"{attempt.id} was sent at {arrival.sent_s}, its last instant was {limit_s}")
+        assert arrival.outcome is not None
+        self.note(f"outcome {arrival.outcome.outcome} {arrival.outcome.reason}".strip())
+
+    def note(self, what: str) -> None:
+        self.reached[what] = self.reached.get(what, 0) + 1
+
+    def _raise_if(self, problems: list[str], where: str) -> None:
+        if problems:
+            raise self._broken(where, "; ".join(problems))
+
+    def _broken(self, where: str, what: str) -> Broken:
+        return Broken(f"{where} at {self._simulation.world.now_s:.6f} s: {what}")
+
+
+def _tokens_and_sequences(record: Reservation) -> tuple[int, int]:
+    """What the record holds on its replica, or in its pool where replicas are not charged."""
+    for prefix in ("replica:", "pool:"):
+        tokens = sum(c.amount for c in record.charges if c.scope.startswith(prefix) and c.unit == "tokens")
+        sequences = sum(c.amount for c in record.charges if c.scope.startswith(prefix) and c.unit == "requests")
+        if tokens or sequences:
+            return tokens, sequences
+    return 0, 0

@@ -1,0 +1,305 @@
+"""What every ledger store must do, asked over its public face alone.
+
+A case is a function of an `Opened` store that asserts; `CASES` lists them, so that a new store is one more line in the table
+of a test. Evidence is in `ledger_evidence.py`, the rows of the state table in
+`ledger_rows.py`, random histories in `ledger_histories.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from headworks.core.commands import Adopt, Cancel, Claim, Depart, Heartbeat, Reassert, SetLimits, Shortfall, Start, Stop
+from headworks.core.types import Charge, Owner, RequestKey
+from headworks.testing.suites.ledger_evidence import EVIDENCE_CASES
+from headworks.testing.suites.ledger_histories import check_history
+from headworks.testing.suites.ledger_rows import check_rows
+from headworks.testing.suites.ledger_subject import (
+    CHARGED_STATES,
+    FIRST,
+    LEASE_MS,
+    RESTARTED,
+    SECOND,
+    WHOLE,
+    Ledger,
+    Opened,
+    reserve,
+    used,
+)
+
+SCOPES = {"pool:pool": WHOLE, "tenant:acme": WHOLE, "tenant:beta": WHOLE}
+
+
+def case_A1_worked_example(opened: Opened) -> None:
+    """Pool of 40,000: A 12,000, B 16,000, C 8,000 held; D waits; B ends having used 10,000: 16,000 come back."""
+    ledger = Ledger(opened)
+    ledger.open({**SCOPES, "pool:pool": 40_000})
+    granted = ledger.ask(reserve("A", 12_000), reserve("B", 16_000), reserve("C", 8_000))
+    assert [answer.outcome for answer in granted] == ["granted", "granted", "granted"]
+    assert ledger.held("pool:pool") == 36_000
+    refused = ledger.one(reserve("D", 7_000))
+    assert refused.outcome == "refused"
+    assert refused.shortfalls == (Shortfall("pool:pool", "tokens", 43_000, 40_000),)
+    assert ledger.held("pool:pool") == 36_000
+    ended = ledger.one(Stop("B", FIRST, "E1", "completed", used(10_000)))
+    assert ended.state == "COMPLETED" and ended.usage == used(10_000)
+    assert ledger.held("pool:pool") == 20_000
+    assert ledger.outcome(reserve("D", 7_000)) == "granted"
+    assert ledger.held("pool:pool") == 27_000
+
+
+def case_A2_tenant_limit_apart_from_pool(opened: Opened) -> None:
+    """A tenant of 15,000 holds 9,000 and asks 8,000 while the pool has 20,000 free: only its own limit is short."""
+    ledger = Ledger(opened)
+    ledger.open({**SCOPES, "tenant:acme": 15_000, "pool:pool": 29_000})
+    assert ledger.outcome(reserve("earlier", 9_000)) == "granted"
+    refused = ledger.one(reserve("asks", 8_000))
+    assert refused.outcome == "refused"
+    assert refused.shortfalls == (Shortfall("tenant:acme", "tokens", 17_000, 15_000),)
+    ledger.ask(Stop("earlier", FIRST, "E1", "completed", used(9_000)))
+    assert ledger.outcome(reserve("asks", 8_000)) == "granted"
+    assert ledger.held("tenant:acme") == 8_000
+
+
+def case_A3_two_gateways_one_grant(opened: Opened) -> None:
+    """6,000 free, two gateways ask 4,000 each: exactly one wins, whoever comes first, 10,000 times (K20, K26)."""
+    ledger = Ledger(opened)
+    ledger.open({**SCOPES, "pool:pool": 6_000}, FIRST, SECOND)
+    for round_number in range(10_000):
+        owners = (FIRST, SECOND) if round_number % 2 else (SECOND, FIRST)
+        asks = [reserve(f"{round_number}-{owner.boot}", 4_000, owner=owner) for owner in owners]
+        # Even rounds in one list, odd ones in two: whatever is put together, each ask is checked and charged at once.
+        answers = ledger.ask(*asks) if round_number % 4 < 2 else [ledger.one(ask) for ask in asks]
+        assert [answer.outcome for answer in answers] == ["granted", "refused"], round_number
+        ledger.ask(Stop(answers[0].execution, owners[0], "E1", "completed", None))
+    assert ledger.held("pool:pool") == 0
+
+
+def case_A3_all_scopes_or_none(opened: Opened) -> None:
+    """What one scope refuses is charged to no other."""
+    ledger = Ledger(opened)
+    ledger.open({**SCOPES, "tenant:acme": 5_000})
+    assert ledger.outcome(reserve("a", 4_000)) == "granted"
+    assert ledger.outcome(reserve("b", 2_000)) == "refused"
+    assert ledger.held("pool:pool") == 4_000
+    assert ledger.held("tenant:acme") == 4_000
+
+
+def case_A5_cancel_releases_once(opened: Opened) -> None:
+    """9,000 reserved, 2,000 used, cancelled, three completion events: 9,000 come back once, 2,000 are recorded."""
+    ledger = Ledger(opened)
+    ledger.open(SCOPES)
+    ledger.ask(reserve("other", 1_000), reserve("x", 9_000), Start("x", FIRST))
+    assert ledger.one(Cancel("x", FIRST)).state == "CANCELLING"
+    assert ledger.held("pool:pool") == 10_000
+    first = ledger.one(Stop("x", FIRST, "E3a", "cancelled", used(2_000)))
+    assert (first.outcome, first.state, first.evidence) == ("ok", "CANCELLED", "E3a")
+    assert ledger.held("pool:pool") == 1_000
+    for again in ("E1", "E3a"):
+        repeated = ledger.one(Stop("x", FIRST, again, "completed", used(5_000)))
+        assert (repeated.outcome, repeated.state, repeated.usage) == ("recorded", "CANCELLED", used(2_000))
+        assert ledger.held("pool:pool") == 1_000
+    assert ledger.held("tenant:acme") == 1_000
+
+
+def case_A5_cancel_of_a_reserved_one_frees_nothing(opened: Opened) -> None:
+    """No byte was seen, but one may be on its way: charged until its gateway says that nothing was sent."""
+    ledger = Ledger(opened)
+    ledger.open(SCOPES)
+    ledger.ask(reserve("x", 9_000), Cancel("x", FIRST))
+    assert ledger.held("pool:pool") == 9_000
+    ledger.ask(Stop("x", FIRST, "E0", "cancelled", None))
+    assert ledger.held("pool:pool") == 0
+
+
+def case_A5_reserve_after_its_cancel_is_dead(opened: Opened) -> None:
+    """A cancel that overtakes its reserve is remembered, for four leases."""
+    ledger = Ledger(opened)
+    ledger.open(SCOPES)
+    for verb in (Cancel("cancelled", FIRST), Stop("stopped", FIRST, "E0", "cancelled", None)):
+        assert ledger.outcome(verb) == "ok"
+    ledger.advance(4 * LEASE_MS - 1, FIRST)
+    assert ledger.outcome(reserve("cancelled", 9_000)) == "dead"
+    assert ledger.outcome(reserve("stopped", 9_000)) == "dead"
+    assert ledger.held("pool:pool") == 0
+
+
+def case_A6_one_execution_of_a_key(opened: Opened) -> None:
+    """Attach while it runs, conflict for another request, a new attempt after a failure, replay after success."""
+    ledger = Ledger(opened)
+    ledger.open(SCOPES, FIRST, SECOND)
+    key = RequestKey("acme", "order-7")
+    assert ledger.outcome(Claim("x1", key, "same", FIRST)) == "claimed"
+    assert ledger.outcome(Claim("x1", key, "same", FIRST)) == "claimed"
+    attached = ledger.one(Claim("x2", key, "same", SECOND))
+    assert (attached.outcome, attached.execution, attached.owner) == ("attach", "x1", FIRST)
+    assert ledger.outcome(Claim("x2", key, "other", SECOND)) == "conflict"
+    assert ledger.outcome(Claim("x3", RequestKey("beta", "order-7"), "other", SECOND)) == "claimed"
+    assert ledger.outcome(reserve("x1", 100, key=key)) == "granted"
+    assert ledger.outcome(reserve("x2", 100, key=key, owner=SECOND)) == "dead"
+    ledger.ask(Start("x1", FIRST), Cancel("x1", FIRST))
+    assert ledger.outcome(Claim("x2", key, "same", SECOND)) == "attach"
+    ledger.ask(Stop("x1", FIRST, "E3a", "cancelled", None))
+    assert ledger.outcome(Claim("x2", key, "same", SECOND)) == "claimed"
+    ledger.ask(reserve("x2", 100, key=key, owner=SECOND), Stop("x2", SECOND, "E1", "completed", used(80)))
+    replayed = ledger.one(Claim("x4", key, "same", FIRST))
+    assert (replayed.outcome, replayed.execution, replayed.usage) == ("replay", "x2", used(80))
+
+
+def case_A6_refusals_are_not_kept(opened: Opened) -> None:
+    """A claim given back frees its key, even for another request."""
+    ledger = Ledger(opened)
+    ledger.open(SCOPES)
+    key = RequestKey("acme", "order-8")
+    ledger.ask(Claim("x1", key, "same", FIRST), Cancel("x1", FIRST))
+    assert ledger.outcome(Claim("x2", key, "other", FIRST)) == "claimed"
+    assert ledger.outcome(Claim("x1", key, "same", FIRST)) == "dead"
+
+
+def case_A7_lapse_orphans_and_frees_nothing(opened: Opened) -> None:
+    """Twenty streams of a gateway that vanished: charged, adopted, and gone exactly with the evidence (K17)."""
+    ledger = Ledger(opened)
+    ledger.open(SCOPES, FIRST, SECOND)
+    names = [f"x{number}" for number in range(20)]
+    ledger.ask(*(reserve(name, 100) for name in names), *(Start(name, FIRST) for name in names))
+    ledger.advance(LEASE_MS, SECOND)
+    assert ledger.outcome(reserve("late", 100)) == "fenced"
+    assert ledger.held("pool:pool", SECOND) == 2_000
+    adopted = ledger.one(Adopt(SECOND)).records
+    assert [record.execution for record in adopted] == names
+    assert {(record.state, record.owner, record.reserved_by) for record in adopted} == {("CANCELLING", SECOND, FIRST)}
+    for left, name in zip(range(19, -1, -1), names, strict=True):
+        ledger.ask(Stop(name, SECOND, "E3a", "cancelled", None))
+        assert ledger.held("pool:pool", SECOND) == 100 * left
+
+
+def case_A7_testimony_of_a_fenced_owner_counts(opened: Opened) -> None:
+    """What a gateway knows of its executions counts after its lease, even after another adopted them."""
+    ledger = Ledger(opened)
+    ledger.open(SCOPES, FIRST, SECOND)
+    ledger.ask(reserve("unsent", 100), reserve("ended", 200), Start("ended", FIRST), reserve("orphan", 400))
+    ledger.advance(LEASE_MS, SECOND)
+    ledger.ask(Adopt(SECOND, 2))
+    assert ledger.one(Stop("unsent", FIRST, "E0", "cancelled", None)).state == "CANCELLED"
+    assert ledger.one(Stop("ended", FIRST, "E1", "completed", used(150))).state == "COMPLETED"
+    assert ledger.one(Stop("orphan", SECOND, "E0", "cancelled", None)).outcome == "refused"
+    assert ledger.held("pool:pool", SECOND) == 400
+
+
+def case_A7_owner_takes_back_what_nobody_adopted(opened: Opened) -> None:
+    """A gateway that was cut off for longer than its lease goes on where nobody stepped in."""
+    ledger = Ledger(opened)
+    ledger.open(SCOPES, FIRST, SECOND)
+    ledger.ask(reserve("mine", 100), Start("mine", FIRST), reserve("taken", 200), Start("taken", FIRST))
+    mine, taken = ledger.records(FIRST)["mine"], ledger.records(FIRST)["taken"]
+    ledger.ask(Depart(SECOND))
+    ledger.advance(LEASE_MS)
+    assert ledger.outcome(Reassert(mine)) == "fenced"
+    ledger.ask(Heartbeat(FIRST))
+    assert ledger.one(Reassert(mine)).state == "RUNNING"
+    ledger.advance(LEASE_MS, RESTARTED)
+    assert [record.execution for record in ledger.one(Adopt(RESTARTED, 1)).records] == ["taken"]
+    ledger.ask(Heartbeat(FIRST))
+    assert ledger.outcome(Reassert(taken)) == "refused"
+    assert ledger.one(Reassert(mine)).state == "RUNNING"
+    assert ledger.held("pool:pool") == 300
+
+
+def case_A11_reassert_is_believed(opened: Opened) -> None:
+    """What a living owner says it runs is charged, above a limit if it must be; new work waits until it has drained."""
+    ledger = Ledger(opened)
+    ledger.open({**SCOPES, "pool:pool": 1_000})
+    ledger.ask(reserve("x", 900), Start("x", FIRST))
+    told = replace(ledger.records(FIRST)["x"], execution="forgotten")
+    assert ledger.one(Reassert(told)).state == "RUNNING"
+    assert ledger.held("pool:pool") == 1_800
+    assert ledger.opened.check() == []
+    ledger.ask(Stop("x", FIRST, "E1", "completed", None))
+    assert ledger.outcome(reserve("y", 200)) == "refused"
+    ledger.ask(Stop("forgotten", FIRST, "E1", "completed", None))
+    assert ledger.outcome(reserve("y", 200)) == "granted"
+
+
+def case_limits_newest_policy_wins(opened: Opened) -> None:
+    """An older gateway cannot bring old limits back; what is held above a lowered limit drains."""
+    ledger = Ledger(opened)
+    ledger.open(SCOPES)
+    ledger.ask(reserve("x", 900))
+    assert ledger.outcome(SetLimits("policy-3", 3, (Charge("pool:pool", "tokens", 500),))) == "ok"
+    assert ledger.outcome(SetLimits("policy-2", 2, (Charge("pool:pool", "tokens", 9_000),))) == "refused"
+    short = ledger.one(reserve("y", 100))
+    assert short.shortfalls == (Shortfall("pool:pool", "tokens", 1_000, 500),)
+    assert ledger.opened.check() == []
+    ledger.ask(Stop("x", FIRST, "E1", "completed", None))
+    assert ledger.outcome(reserve("y", 100)) == "granted"
+    never = ledger.one(reserve("z", 501))
+    assert (never.outcome, never.shortfalls) == ("never", (Shortfall("pool:pool", "tokens", 501, 500),))
+
+
+def case_A12_small_pool_lifecycle(opened: Opened) -> None:
+    """The drill: two that cannot both fit; one is cancelled, completed thrice, retried; the process restarts."""
+    ledger = Ledger(opened)
+    ledger.open({**SCOPES, "pool:pool": 10_000}, FIRST)
+    engine: dict[str, int] = {}
+    """What physically runs: execution → tokens."""
+
+    def agree(*owners: Owner) -> None:
+        records = ledger.records(*owners)
+        live = sum(record.charges[1].amount for record in records.values() if record.state in CHARGED_STATES)
+        assert live == ledger.held("pool:pool", owners[-1]) == sum(engine.values())
+        assert ledger.opened.check() == []
+
+    key = RequestKey("acme", "small-pool")
+    ledger.ask(Claim("x1", key, "same", FIRST))
+    answers = ledger.ask(reserve("x1", 6_000, key=key), reserve("x2", 6_000))
+    assert [answer.outcome for answer in answers] == ["granted", "refused"]
+    engine["x1"] = 6_000
+    agree(FIRST)
+    ledger.ask(Start("x1", FIRST), Cancel("x1", FIRST))
+    agree(FIRST)
+    assert ledger.outcome(reserve("x2", 6_000)) == "refused"
+    assert ledger.outcome(Claim("x3", key, "same", FIRST)) == "attach"
+    del engine["x1"]
+    for _ in range(3):
+        ledger.ask(Stop("x1", FIRST, "E3a", "cancelled", used(2_000)))
+        agree(FIRST)
+    assert ledger.outcome(Claim("x3", key, "same", FIRST)) == "claimed"
+    assert ledger.outcome(reserve("x3", 6_000, key=key)) == "granted"
+    engine["x3"] = 6_000
+    ledger.ask(Start("x3", FIRST))
+    agree(FIRST)
+    ledger.store = ledger.opened.reopen()
+    ledger.ask(Heartbeat(RESTARTED))
+    agree(FIRST, RESTARTED)
+    assert ledger.outcome(reserve("x2", 6_000, owner=RESTARTED)) == "refused"
+    assert [record.execution for record in ledger.one(Adopt(RESTARTED)).records] == ["x3"]
+    agree(FIRST, RESTARTED)
+    del engine["x3"]
+    ledger.ask(Stop("x3", RESTARTED, "E3a", "cancelled", None))
+    agree(FIRST, RESTARTED)
+    assert ledger.outcome(reserve("x2", 6_000, owner=RESTARTED)) == "granted"
+    engine["x2"] = 6_000
+    agree(FIRST, RESTARTED)
+
+
+CASES: tuple[Callable[[Opened], None], ...] = (
+    case_A1_worked_example,
+    case_A2_tenant_limit_apart_from_pool,
+    case_A3_two_gateways_one_grant,
+    case_A3_all_scopes_or_none,
+    case_A5_cancel_releases_once,
+    case_A5_cancel_of_a_reserved_one_frees_nothing,
+    case_A5_reserve_after_its_cancel_is_dead,
+    case_A6_one_execution_of_a_key,
+    case_A6_refusals_are_not_kept,
+    case_A7_lapse_orphans_and_frees_nothing,
+    case_A7_testimony_of_a_fenced_owner_counts,
+    case_A7_owner_takes_back_what_nobody_adopted,
+    case_A11_reassert_is_believed,
+    case_limits_newest_policy_wins,
+    case_A12_small_pool_lifecycle,
+    *EVIDENCE_CASES,
+    check_rows,
+    check_history,
+)

@@ -1,0 +1,67 @@
+"""The frame of the command line: what is listed, what is loaded, and what the exit status says."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib import import_module
+from importlib.util import find_spec
+
+import pytest
+
+from headworks.cli.main import VERBS, Verb, application, run
+
+
+def test_help_lists_every_verb_that_is_installed_and_no_other(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--help"]) == 0
+    text = capsys.readouterr().out
+    for verb in VERBS:
+        assert (f"│ {verb.name} " in text) == (find_spec(verb.module) is not None)
+
+
+def test_every_listed_verb_is_a_function_or_has_verbs_of_its_own() -> None:
+    for verb in VERBS:
+        if find_spec(verb.module) is not None:
+            module = import_module(verb.module)
+            assert callable(getattr(module, verb.name, None)) or module.app.registered_commands
+
+
+def test_every_verb_takes_json(capsys: pytest.CaptureFixture[str]) -> None:
+    for verb in VERBS:
+        if find_spec(verb.module) is None or hasattr(import_module(verb.module), "app"):
+            continue
+        assert run([verb.name, "--help"]) == 0
+        assert "--json" in capsys.readouterr().out, verb.name
+
+
+def test_help_loads_no_verb_and_no_configuration() -> None:
+    program = "import sys; from headworks.cli.main import run; run(['--help']); print(*sorted(sys.modules), file=sys.stderr)"
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=True)
+    loaded = found.stderr.split()
+    assert "headworks.cli.main" in loaded
+    assert [name for name in loaded if name.startswith("headworks.") and not name.startswith("headworks.cli")] == []
+    assert [verb.module for verb in VERBS if verb.module in loaded] == []
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--version"]) == 0
+    assert capsys.readouterr().out == "0.1.0\n"
+
+
+@pytest.mark.parametrize("words", [["no-such-verb"], ["check", "--no-such-option"], ["check", "a", "b"]])
+def test_what_cannot_be_understood_could_not_run(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(words) == 2
+    assert "Usage" in capsys.readouterr().err
+
+
+def test_a_verb_that_is_not_installed_is_unknown(capsys: pytest.CaptureFixture[str]) -> None:
+    missing = Verb("no_such_verb", "Ask", "Nothing.")
+    assert find_spec(missing.module) is None
+    assert run([missing.name]) == 2
+    assert "No such command" in capsys.readouterr().err
+
+
+def test_only_the_verb_asked_for_is_attached() -> None:
+    commands = {command.name: command.callback for command in application(["schema"]).registered_commands}
+    assert commands["schema"] is import_module("headworks.cli.schema").schema
+    assert commands["check"] is not import_module("headworks.cli.check").check

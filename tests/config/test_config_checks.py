@@ -1,0 +1,219 @@
+"""What must fit together: each relation, broken once, with the sentence that says what would help."""
+
+from __future__ import annotations
+
+import pytest
+from reading import ENVIRONMENT, POOL, problems, read
+
+from headworks.config.checks_pools import ENGINE_EVIDENCE
+from headworks.engines.openai import OpenAIEngine
+from headworks.engines.vllm import VllmEngine
+
+TWO_KEYS = "tenants: {a: {keys: ['env:ACME_KEY']}, b: {keys: ['env:BATCHCO_KEY']}}\n"
+REPLICA = '{url: "http://127.0.0.1:8000", engine: vllm}'
+
+RELATIONS = [
+    (
+        "classes: {interactive: {timeouts: {gateway_s: 60}}}",
+        "classes.interactive.timeouts.gateway_s: gateway_s is 60; it must be less than client_s, which is 60:"
+        " the client has to hear the answer while it still listens",
+    ),
+    (
+        "classes: {interactive: {queue: {wait_s_max: 45}}}",
+        "classes.interactive.timeouts.gateway_s: gateway_s is 55; it must be more than queue.wait_s_max + first_byte_s"
+        " = 45 + 10 = 55",
+    ),
+    (
+        "classes: {interactive: {floor_ratio: 0.9}}",
+        "classes.interactive.floor_ratio: the floors of all classes add up to 1.05; at most 1 can be kept",
+    ),
+    (
+        "classes: {interactive: {preemptible: true}}",
+        "classes.interactive.preemptible: a class that may be preempted cannot preempt; set one of the two to false",
+    ),
+    (
+        "classes: {bulk: {on_pressure: [{clamp_output: 5, cached: true}]}}",
+        "classes.bulk.on_pressure[0]: a step has 2 actions; exactly one is allowed of smaller_model, spill, clamp_output,"
+        " strip_few_shot, drop_n, no_speculation, cached",
+    ),
+    (
+        "classes: {bulk: {on_pressure: [{clamp_output: 5, enter_ratio: 0.5}]}}",
+        "classes.bulk.on_pressure[0]: enter_ratio 0.5 must be above leave_ratio 0.65, or the step flutters",
+    ),
+    ("classes: {bulk: {on_pressure: [spill: cloud]}}", "classes.bulk.on_pressure[0].spill: cloud is not in spill: none"),
+    (
+        "classes: {bulk: {on_pressure: [smaller_model: c]}}",
+        "classes.bulk.on_pressure[0].smaller_model: no pool serves c; served are a, b",
+    ),
+    (
+        "tenants: {t: {keys: ['env:ACME_KEY'], classes: [silver]}}",
+        "tenants.t.classes[0]: there is no class silver; there are interactive, batch, bulk",
+    ),
+    (
+        "tenants: {t: {keys: ['env:ACME_KEY'], classes: [batch], class: bulk}}",
+        "tenants.t.class: bulk is not among the tenant's classes: batch",
+    ),
+    (
+        "tenants: {t: {keys: ['env:ACME_KEY'], class: silver}}",
+        "tenants.t.class: silver is not among the tenant's classes: interactive, batch, bulk",
+    ),
+    (
+        "tenants: {t: {keys: ['env:ACME_KEY'], slo: {silver: {ttft_s: 1}}}}",
+        "tenants.t.slo.silver: there is no class silver; there are interactive, batch, bulk",
+    ),
+    ("tenants: {t: {keys: ['env:ACME_KEY'], models: [c]}}", "tenants.t.models[0]: no pool serves c; served are a, b"),
+    (
+        "tenants: {t: {keys: ['env:ACME_KEY'], active_tokens_max: 10, reserved: {tokens: 11}}}",
+        "tenants.t.reserved.tokens: reserved.tokens is 11; the tenant may only hold active_tokens_max = 10",
+    ),
+    (
+        "tenants: {t: {keys: ['env:ACME_KEY']}, u: {keys: ['env:ACME_KEY']}}",
+        "tenants.u.keys[0]: holds the same key as tenants.t.keys[0]; a key belongs to one client",
+    ),
+    (
+        "server: {admin: '127.0.0.1:8080'}",
+        "server.admin: 127.0.0.1:8080 is also where clients connect; choose another port",
+    ),
+    (
+        "ledger: {url: 'valkey://h:6379/0'}",
+        "ledger.url: this version has no shared ledger (valkey): gateways would each admit a whole budget; use memory:",
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "expected"), RELATIONS, ids=[text for text, _ in RELATIONS])
+def test_relations_across_the_file(text: str, expected: str) -> None:
+    assert problems(text + "\n" + POOL) == ["h.yaml:1: " + expected] or problems(text + "\n" + POOL) == [
+        "h.yaml:2: " + expected
+    ]
+
+
+POOL_RELATIONS = [
+    (f"p: {{models: [a], replicas: [{REPLICA}]}}, q: {{models: [a], replicas: [{{url: 'http://h:1', engine: vllm}}]}}",
+     "pools.q.models[0]: a is already served by pool p; a model has one pool, put the replicas into it"),
+    (f"p: {{models: [a], memory: {{b: {{kv_tokens_min: 5}}}}, replicas: [{REPLICA}]}}",
+     "pools.p.memory.b: the pool does not serve b; it serves a"),
+    (f"p: {{replicas: [{REPLICA}, {{url: 'http://localhost:8000', engine: vllm}}]}}",
+     "pools.p.replicas[1].url: this engine stands already in pools.p.replicas.0; it would be counted twice"),
+    ("p: {replicas: [{url: 'http://localhost:8080', engine: vllm}]}",
+     "pools.p.replicas[0].url: this is the gateway's own address; name the engine's"),
+    ("p: {evidence_min: E1, replicas: [{url: 'http://h:1', engine: llamacpp}]}",
+     "pools.p.replicas[0].engine: this version has no adapter for llamacpp; vllm and openai can be used"
+     " (openai works with any engine, with proof in band only)"),
+    ("p: {replicas: [{url: 'http://h:1', engine: openai}]}",
+     "pools.p.evidence_min: E3 is asked for; replica 0 (openai) gives E1; write evidence_min: E1"),
+    ("p: {evidence_min: E3b, replicas: [{url: 'http://h:1', engine: vllm, exclusive: false}]}",
+     "pools.p.evidence_min: E3b is asked for; replica 0 (vllm, not exclusive) gives E1, E3a, E4; write evidence_min: E3"),
+    ("p: {evidence_min: E3a, replicas: [{url: 'https://h:1', engine: vllm}]}",
+     "pools.p.evidence_min: E3a is asked for; replica 0 (vllm, over TLS) gives E1, E3b, E4; write evidence_min: E3"),
+    ("p: {replicas: [{url: 'http://h:1', engine: vllm, tls: {ca: c}}]}",
+     "pools.p.replicas[0].tls: tls needs a url that begins with https://"),
+    (f"p: {{observe: {{every_s: 3}}, replicas: [{REPLICA}]}}",
+     "pools.p.observe.every_s: every_s is 3; it must not be more than stale_s, which is 2"),
+    (f"p: {{breaker: {{open_s: 90}}, replicas: [{REPLICA}]}}",
+     "pools.p.breaker.open_s: open_s is 90; it must not be more than open_s_max, which is 60"),
+    (f"p: {{pressure: {{release_ratio: 0.8}}, replicas: [{REPLICA}]}}",
+     "pools.p.pressure.release_ratio: release_ratio is 0.8; it must not be more than engage_ratio, which is 0.75"),
+    (f"p: {{discipline: {{kind: fifo, queue_max: 5}}, replicas: [{REPLICA}]}}",
+     "pools.p.discipline.queue_max: queue_max is for fifo_tail_drop and lifo_drop_head; fifo keeps to the class's queue"),
+    (f"p: {{mirror: {{pool: q}}, replicas: [{REPLICA}]}}", "pools.p.mirror.pool: there is no pool q; there are p"),
+    (f"p: {{mirror: {{pool: p}}, replicas: [{REPLICA}]}}", "pools.p.mirror.pool: a pool cannot mirror to itself"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("pools", "expected"), POOL_RELATIONS, ids=[expected[:50] for _, expected in POOL_RELATIONS])
+def test_relations_inside_pools(pools: str, expected: str) -> None:
+    assert problems(f"pools: {{{pools}}}") == ["h.yaml:1: " + expected]
+
+
+@pytest.mark.parametrize(
+    ("engine", "level", "holds"),
+    [
+        ("vllm", "E1", True),
+        ("vllm", "E2", True),
+        ("vllm", "E3", True),
+        ("vllm", "E3a", True),
+        ("vllm", "E3b", True),
+        ("vllm", "E4", True),
+        ("openai", "E1", True),
+        ("openai", "E2", False),
+        ("openai", "E3", False),
+        ("openai", "E4", False),
+    ],
+)
+def test_E6_a_pool_may_not_ask_for_more_than_its_engines_give(engine: str, level: str, holds: bool) -> None:
+    text = f"pools: {{p: {{evidence_min: {level}, replicas: [{{url: 'http://h:1', engine: {engine}}}]}}}}"
+    assert (read(text).config is not None) == holds
+
+
+def test_E6_the_table_of_evidence_is_what_the_adapters_say() -> None:
+    engines = {
+        "vllm": VllmEngine("r", "http://127.0.0.1:1", lambda: 0.0),
+        "openai": OpenAIEngine("r", "http://127.0.0.1:1", lambda: 0.0),
+    }
+    assert {kind: engine.evidence for kind, engine in engines.items()} == {kind: ENGINE_EVIDENCE[kind] for kind in engines}
+
+
+EXPOSURE = [
+    (
+        "listen: '0.0.0.0:8080'",
+        "",
+        "0.0.0.0:8080 can be reached from other machines, without tenants with keys and without TLS",
+    ),
+    ("listen: '[::]:8080'", TWO_KEYS, "[::]:8080 can be reached from other machines, without TLS"),
+    ("listen: 'example.com:8080'", TWO_KEYS, "example.com:8080 can be reached from other machines, without TLS"),
+    (
+        "admin: '10.0.0.1:8081'",
+        TWO_KEYS,
+        "10.0.0.1:8081 can be reached from other machines, without an admin_key and without TLS",
+    ),
+    # TLS is accepted but not in force, so it protects nothing yet.
+    (
+        "listen: '0.0.0.0:8080', tls: {cert: c, key: k}",
+        TWO_KEYS,
+        "0.0.0.0:8080 can be reached from other machines, without TLS",
+    ),
+]
+
+
+@pytest.mark.parametrize(("server", "tenants", "expected"), EXPOSURE)
+def test_H1_off_loopback_without_tls_or_keys_is_refused_unless_told(server: str, tenants: str, expected: str) -> None:
+    text = f"server: {{{server}}}\n{tenants}{POOL}"
+    found = problems(text)
+    assert len(found) == 1
+    assert expected in found[0]
+    assert found[0].endswith("listen on 127.0.0.1, or say --exposed if something in front protects it")
+    assert problems(text, exposed_ok=True) == []
+
+
+@pytest.mark.parametrize("listen", ["127.0.0.1:0", "127.8.9.1:80", "[::1]:8080", "localhost:8080"])
+def test_H1_loopback_needs_nothing(listen: str) -> None:
+    assert problems(f"server: {{listen: '{listen}'}}\n{POOL}") == []
+
+
+def test_a_ledger_url_may_come_from_the_environment() -> None:
+    text = "ledger: {url: env:LEDGER_URL}\n" + POOL
+    assert problems(text, {"LEDGER_URL": "memory:"}) == []
+    assert problems(text, {}) == [
+        "h.yaml:1: ledger.url: the environment variable LEDGER_URL is not set; set it, or take the key out"
+    ]
+    found = problems(text, {"LEDGER_URL": "valkey://:sk-secret@h:6379/0"})
+    assert len(found) == 1
+    assert "sk-secret" not in found[0]
+
+
+def test_warnings_do_not_stop_a_file() -> None:
+    loaded = read(
+        "tenants:\n  a: {}\n  b: {keys: ['env:SHORT'], active_tokens_max: 99}\nmodels: {z: {}}\n" + POOL,
+        {"SHORT": "0123456789"},
+    )
+    text = "\n".join(str(warning) for warning in loaded.warnings)
+    assert loaded.config is not None
+    assert "h.yaml:2: tenants.a.keys: the tenant has no key, so nobody can ask as it" in text
+    assert "h.yaml:3: tenants.b.keys[0]: the key in SHORT has fewer than 20 characters and can be guessed" in text
+    assert "h.yaml:4: models.z: no pool serves z" in text
+
+
+def test_pools_that_take_models_from_engines_leave_model_names_unjudged() -> None:
+    text = f"pools: {{p: {{replicas: [{REPLICA}]}}}}\ntenants: {{t: {{keys: ['env:ACME_KEY'], models: [anything]}}}}"
+    assert problems(text, ENVIRONMENT) == []

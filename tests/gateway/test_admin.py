@@ -1,0 +1,90 @@
+"""The admin port: probes, metrics, and what needs the admin key (F12)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from starlette.testclient import TestClient
+
+from headworks.core.types import Usage
+from headworks.gateway.admin import admin_app
+from headworks.gateway.metrics import Registry
+
+
+def client(admin_key: str | None = None, **answers: Any) -> TestClient:
+    registry = Registry(list)
+    registry.allow("pool", ["llama"])
+    registry.counter("releases_total", "llama", "E1").add()
+    given: dict[str, Any] = {
+        "obstacles": list,
+        "metrics": registry.render,
+        "snapshot": lambda: {"pools": {"llama": {"tokens": 5}}, "wait_s": float("inf")},
+        "ledger": lambda: [Usage(1, 0, 2, 0.5, "stop", True)],
+        "audit": list,
+        "explain": lambda name: [{"id": name}] if name == "d1" else [],
+    }
+    return TestClient(admin_app(**(given | answers), admin_key=admin_key))
+
+
+def test_F12_alive_is_alive() -> None:
+    assert client(obstacles=lambda: ["draining"]).get("/livez").status_code == 200
+
+
+def test_F12_ready_says_what_is_in_the_way() -> None:
+    assert client().get("/readyz").json() == {"ready": True, "obstacles": []}
+    answer = client(obstacles=lambda: ["The ledger does not answer."]).get("/readyz")
+    assert answer.status_code == 503
+    assert answer.json() == {"ready": False, "obstacles": ["The ledger does not answer."]}
+
+
+def test_F12_metrics_are_prometheus_text() -> None:
+    answer = client(admin_key="secret").get("/metrics")
+    assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+    (family,) = text_string_to_metric_families(answer.text)
+    assert family.samples[0].labels == {"pool": "llama", "evidence": "E1"}
+
+
+def test_F12_plain_values_and_our_types_become_json() -> None:
+    answer = client()
+    assert answer.get("/admin/snapshot").json() == {"pools": {"llama": {"tokens": 5}}, "wait_s": None}
+    assert answer.get("/admin/ledger").json()[0]["output_tokens"] == 2
+    assert answer.get("/admin/ledger/audit").json() == {"holds": True, "differences": []}
+    answer = client(audit=lambda: ["pool llama tokens: counter 5, parts 4"])
+    assert answer.get("/admin/ledger/audit").json()["holds"] is False
+
+
+def test_F12_explain_finds_or_says_404() -> None:
+    answer = client().get("/admin/explain/d1")
+    assert (answer.status_code, answer.json()) == (200, {"id": "d1", "records": [{"id": "d1"}]})
+    assert client().get("/admin/explain/d2").status_code == 404
+    assert client(explain=lambda name: 1 / 0).get("/admin/explain/" + "x" * 300).status_code == 404
+
+
+PATHS = ["/admin/snapshot", "/admin/ledger", "/admin/ledger/audit", "/admin/explain/d1"]
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("given", [None, "secret", "Bearer", "Bearer wrong", "Basic secret", "Bearer secret2", "Bearer sécret"])
+def test_H2_admin_wants_its_own_key(path: str, given: str | None) -> None:
+    answer = client(admin_key="secret")
+    headers = [] if given is None else [(b"authorization", given.encode())]
+    refused = answer.get(path, headers=headers)
+    assert refused.status_code == 401
+    assert refused.json()["error"]["code"] == "invalid_api_key"
+    assert answer.get(path, headers={"Authorization": "Bearer secret"}).status_code == 200
+
+
+@pytest.mark.parametrize("host", ["admin/livez?", "evil.example", "127.0.0.1:1/livez", "a/abc?d="])
+@pytest.mark.parametrize("path", PATHS)
+def test_H3_no_host_header_opens_a_route(path: str, host: str) -> None:
+    assert client(admin_key="secret").get(path, headers={"Host": host}).status_code in (400, 401)
+
+
+def test_H3_routes_are_these_and_read_only() -> None:
+    answer = client()
+    assert answer.get("/admin").status_code == 404
+    assert answer.get("/").status_code == 404
+    for path in [*PATHS, "/livez", "/readyz", "/metrics"]:
+        assert answer.post(path).status_code == 405

@@ -1,0 +1,82 @@
+"""Recorded traffic is read whole, scaled by one factor and offered the same way for the same seed (G2, G5)."""
+
+import gzip
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from headworks.sim import traces
+
+
+def test_G2_packaged_trace_has_its_published_figures() -> None:
+    trace = traces.read("azure2023_conv")
+    assert len(trace.rows) == 19_366
+    assert trace.rate_per_s == pytest.approx(5.53, abs=0.01)
+    prompts = sorted(row.prompt_tokens for row in trace.rows)
+    outputs = sorted(row.output_tokens for row in trace.rows)
+    assert (prompts[len(prompts) // 2], prompts[-1]) == (1_020, 14_050)
+    assert (outputs[len(outputs) // 2], outputs[-1]) == (129, 1_000)
+
+
+def test_G2_scaling_makes_the_longest_request_fit_and_keeps_proportions() -> None:
+    trace = traces.Trace("t", [traces.Row(0.0, 8_000, 2_000), traces.Row(1.0, 800, 200), traces.Row(2.0, 1, 1)])
+    scaled = traces.scaled(trace, 4_000)
+    assert [(row.prompt_tokens, row.output_tokens) for row in scaled.rows] == [(3_040, 760), (304, 76), (1, 1)]
+
+
+def test_G2_scaling_never_lengthens() -> None:
+    trace = traces.Trace("t", [traces.Row(0.0, 10, 5), traces.Row(1.0, 20, 5)])
+    assert traces.scaled(trace, 100_000).rows == trace.rows
+
+
+def test_G5_poisson_has_the_rate_asked_for_and_repeats_by_seed() -> None:
+    trace = traces.read("azure2023_conv")
+    offered = traces.poisson(trace, rate_per_s=40.0, seconds=500.0, seed=1)
+    assert len(offered) / 500.0 == pytest.approx(40.0, rel=0.03)
+    gaps = [later.t_s - earlier.t_s for earlier, later in pairwise(offered)]
+    mean = sum(gaps) / len(gaps)
+    variance = sum((gap - mean) ** 2 for gap in gaps) / len(gaps)
+    assert variance**0.5 / mean == pytest.approx(1.0, abs=0.03)
+    assert offered == traces.poisson(trace, rate_per_s=40.0, seconds=500.0, seed=1)
+    assert offered != traces.poisson(trace, rate_per_s=40.0, seconds=500.0, seed=2)
+
+
+def test_G5_replay_keeps_the_traces_own_gaps_and_goes_round_its_end() -> None:
+    trace = traces.Trace("t", [traces.Row(0.0, 1, 1), traces.Row(1.0, 2, 2), traces.Row(4.0, 3, 3)])
+    # Three rows in four seconds are 0.75 a second; at 1.5 a second every gap is half as long.
+    offered = traces.replayed(trace, rate_per_s=1.5, seconds=5.0, seed=0)
+    assert offered[0].t_s == 0.0
+    gaps = [round(later.t_s - earlier.t_s, 6) for earlier, later in pairwise(offered)]
+    order = [row.prompt_tokens for row in offered]
+    expected = {1: 0.5, 2: 1.5, 3: 0.666667}
+    assert gaps == [expected[row] for row in order[:-1]]
+    assert len(offered) >= 5
+
+
+def test_G2_a_file_is_read_gzipped_or_not(tmp_path: Path) -> None:
+    text = "t_s,input_tokens,output_tokens\n1.5,10,2\n0.5,20,4\n"
+    (tmp_path / "a.csv").write_text(text)
+    (tmp_path / "b.csv.gz").write_bytes(gzip.compress(text.encode()))
+    rows = [traces.Row(0.5, 20, 4), traces.Row(1.5, 10, 2)]
+    assert traces.read(str(tmp_path / "a.csv")).rows == rows
+    assert traces.read(str(tmp_path / "b.csv.gz")).rows == rows
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("t_s,input_tokens\n0,1\n1,1\n", "output_tokens"),
+        ("t_s,input_tokens,output_tokens\n0,1,1\nx,1,1\n", "line 3"),
+        ("t_s,input_tokens,output_tokens\n0,1,1\n", "fewer than two"),
+    ],
+)
+def test_G2_a_bad_file_is_named_with_what_is_wrong(tmp_path: Path, text: str, told: str) -> None:
+    (tmp_path / "bad.csv").write_text(text)
+    with pytest.raises(traces.TraceError, match=told):
+        traces.read(str(tmp_path / "bad.csv"))
+
+
+def test_G2_an_unknown_name_lists_the_known_ones() -> None:
+    with pytest.raises(traces.TraceError, match="azure2023_conv"):
+        traces.read("nowhere")
