@@ -90,7 +90,7 @@ def test_D1_estimates_are_trued_up_and_idleness_is_not_saved() -> None:
     asked.ask(reserve("c1", 10, tenant="c"), reserve("a2", 100, tenant="a"))
     assert turns.virtual == 500.0, "time follows the start tags of what is granted"
     asked.ask(Stop("c1", FIRST, "E0", "cancelled", None))
-    assert turns.finish["c"] == 500.0, "never below virtual time"
+    assert turns.start("c", False) == 500.0, "an idle flow starts at virtual time"
 
 
 def test_answers_count_what_waits_at_every_gateway() -> None:
@@ -98,9 +98,9 @@ def test_answers_count_what_waits_at_every_gateway() -> None:
     asked.ask(reserve("a1", 900, tenant="a"))
     asked.ask(reserve("a2", 900, tenant="a", waiting_tokens=4_000))
     answer = asked.one(reserve("b1", 700, tenant="b", owner=SECOND, waiting_tokens=700))
-    assert answer.waiting_tokens == 4_700
+    assert answer.waiting_tokens == 6_300
     asked.now_ms = 50
-    assert asked.one(reserve("b1", 700, tenant="b", owner=SECOND, waiting_tokens=700)).waiting_tokens == 700
+    assert asked.one(reserve("b1", 700, tenant="b", owner=SECOND, waiting_tokens=700)).waiting_tokens == 1_400
 
 
 def test_D2_a_large_head_is_passed_sixteen_times_and_then_saved_for() -> None:
@@ -148,7 +148,7 @@ class Fleet:
     POOL_TOKENS = 4_000
     TOKENS_PER_MS = 4.0
     """The pool's service rate: a request holds its tokens for tokens ÷ rate × (pool ÷ tokens)."""
-    RETRY_MS = 15
+    RETRY_MS = 25
 
     def __init__(self, kind: type[Book], taus_ms: Sequence[int], weights: dict[str, float], seed: int) -> None:
         self.book = kind(LEASE_MS, REMEMBER_MS)
@@ -247,7 +247,7 @@ def fleet(kind: type[Book], gateways: int, weights: dict[str, float], seed: int 
     half = max(1, gateways // 2)
     near, far = shared.owners[:half], shared.owners[half:] or shared.owners
     placed = {owner: tuple(flow for flow, at in (("near", near), ("far", far)) if owner in at) for owner in shared.owners}
-    shared.run(SIZES, placed, until_ms=60_000)
+    shared.run(SIZES, placed, until_ms=34_000)
     return shared
 
 
@@ -263,7 +263,7 @@ def test_D1_weighted_service_stays_within_the_bound(gateways: int, weights: dict
 
 def test_D1_the_pool_is_kept_busy() -> None:
     shared = fleet(Book, 8, {"near": 1.0, "far": 1.0})
-    assert shared.busy_token_ms >= 0.8 * Fleet.POOL_TOKENS * 60_000
+    assert shared.busy_token_ms >= 0.9 * Fleet.POOL_TOKENS * 34_000
 
 
 def test_D1_negative_control_local_queues_with_shared_counters() -> None:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import time
+
 import pytest
-from wire import Clock, Peer, Server, answer, run_on
+from wire import EXECUTION, LOOPS, Clock, Peer, Server, answer, run_on
 
 from headworks.engines.base import EngineError
 from headworks.engines.openai import OpenAIEngine
+from headworks.testing.fake_engine import FakeEngine
+from headworks.testing.listener import Recorder
 
 
 def with_models(models: bytes, check, context_tokens: int | None = None) -> None:  # type: ignore[no-untyped-def]
@@ -76,3 +81,25 @@ def test_K02_nothing_it_says_means_that_nothing_was_started() -> None:
     engine = OpenAIEngine("cloud/0", "http://127.0.0.1:1", Clock())
     assert not engine.is_busy(503, b'{"error":{"message":"The engine is currently busy"}}')
     assert not engine.is_busy(429, b"")
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_E2_answer_of_a_client_that_left_is_read_to_its_end(loop: str) -> None:
+    async def test() -> None:
+        fake = FakeEngine()
+        async with fake as url:
+            engine = OpenAIEngine("cloud/0", url, time.monotonic)
+            recorder = Recorder()
+            asked = {"model": "tiny", "prompt": "one two", "max_tokens": 40, "ignore_eos": True, "stream": True}
+            body = json.dumps(asked | {"stream_options": {"include_usage": True}}).encode()
+            upstream = engine.run(EXECUTION, "/v1/completions", body, float("inf"), recorder)
+            await recorder.until(lambda told: b"data: {" in told.payload)
+            upstream.abort()
+            assert EXECUTION in fake.held(), "the engine was not told: it would prove nothing"
+            assert await recorder.until_over() == "end"
+            assert recorder.payload.endswith(b"data: [DONE]\n\n")
+            assert b'"completion_tokens":40' in recorder.payload
+            assert fake.held() == {}
+            await engine.close()
+
+    run_on(loop, test())

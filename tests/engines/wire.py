@@ -8,12 +8,15 @@ from typing import Any
 
 import uvloop
 
-from headworks.testing.listener import WAIT_S
+from headworks.engines.pool import Call, Pool
+from headworks.testing.listener import WAIT_S, Recorder
 
 LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
     "asyncio": asyncio.new_event_loop,
     "uvloop": uvloop.new_event_loop,
 }
+FOREVER_S = float("inf")
+BODY = b'{"model":"tiny"}'
 EXECUTION = "0123456789abcdef" * 2
 
 
@@ -123,3 +126,36 @@ def frame(payload: bytes) -> bytes:
 
 CHUNKED_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 LAST_CHUNK = b"0\r\n\r\n"
+
+
+def start(pool: Pool, listener: Recorder, body: bytes = BODY, send_before_s: float = FOREVER_S) -> Call:
+    return pool.send(pool.endpoint.post(EXECUTION, "/v1/completions", body), body, send_before_s, listener)
+
+
+async def complete(pool: Pool, body: bytes = BODY) -> Recorder:
+    recorder = Recorder()
+    start(pool, recorder, body)
+    await recorder.until_told("end")
+    return recorder
+
+
+async def echo(peer: Peer) -> None:
+    """Answers each request with its own body, on one connection."""
+    while True:
+        _, body = await peer.request()
+        await peer.say(answer(body))
+
+
+async def stream_for_ever(peer: Peer) -> None:
+    """Streams until the client closes its side, then closes its own, as vLLM does."""
+    await peer.request()
+    gone = asyncio.ensure_future(peer.reader.read())
+    await peer.say(CHUNKED_HEAD)
+    while not gone.done():
+        await peer.say(frame(b"data: 1\n\n"))
+
+
+async def complete_quietly(pool: Pool) -> None:
+    """Give late callbacks their chance, then close."""
+    await until(lambda: not pool.connections_count)
+    await pool.close()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -155,6 +157,31 @@ def test_F2_a_disk_that_refuses_is_counted_and_costs_no_request(tmp_path: Path, 
     log.close()
     assert len(lines(tmp_path)) == 1
     assert log.failure == ""
+
+
+FULL_DISK = """
+import pathlib, resource, sys
+from headworks.gateway.decisions import DecisionLog
+from gateway_records import decided
+
+log = DecisionLog(pathlib.Path(sys.argv[1]), clock_s=lambda: 0.0, wall_s=lambda: 0.0, flush_s=60.0)
+resource.setrlimit(resource.RLIMIT_FSIZE, (150, resource.RLIM_INFINITY))
+log.write(decided("admit"))
+log.flush()
+assert log.dropped == 1 and "large" in log.failure, log.failure
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+log.write(decided("queue"))
+log.close()
+"""
+
+
+def test_F2_after_a_full_disk_the_log_goes_on_in_a_file_of_its_own(tmp_path: Path) -> None:
+    here = str(Path(__file__).parent)
+    command = [sys.executable, "-c", FULL_DISK, str(tmp_path)]
+    subprocess.run(command, check=True, timeout=30, env=os.environ | {"PYTHONPATH": os.pathsep.join([here, *sys.path])})
+    cut, whole = (path.read_text() for path in sorted(tmp_path.iterdir()))
+    assert len(cut) == 150
+    assert json.loads(whole)["record"]["outcome"] == "queue"
 
 
 def test_F2_records_that_wait_are_bounded(tmp_path: Path, clock: Clock) -> None:

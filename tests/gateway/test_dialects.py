@@ -308,6 +308,8 @@ HEAD = b'{"model":"m","messages":[{"role":"user","content":"x"}],'
         b'{"model":"m","messages":' + b"[" * 1_500 + b"}",
         b'{"model":"m","messages":' + b"[" * 1_000_000 + b"}",
         b'{"model":"m","messages":' + b'{"a":' * 100_000 + b"}",
+        HEAD + b'"tools":[{"type":"function","function":{"name":"f","parameters":{"a":"\xff"}}}]}',
+        HEAD + b'"tools":[{"type":"function","function":{"name":"f","parameters":{"a":1e999}}}]}',
         HEAD + b'"n":1} {"n":2}',
         b'{"model":"","messages":[{"role":"user","content":"x"}]}',
         b'{"messages":[{"role":"user","content":"x"}]}',
@@ -332,6 +334,7 @@ REPEATED = [
     HEAD + b'"max_tokens": 1, "max_tokens": 100000}',
     HEAD + b'"max_tokens":1,\n "max\\u005ftokens":100000}',
     HEAD + b'"n":1,"n":8}',
+    HEAD + b'"top_p":1,"n":1, "n":8}',  # as long as the same fields once, with the usual spaces
     b'{"model":"m","model":"big","messages":[{"role":"user","content":"x"}]}',
     HEAD + b'"messages":[{"role":"user","content":"' + b"y" * 100 + b'"}]}',
     b'{"messages":[{"role":"user","content":"' + b"y" * 100 + b'"}],' + HEAD[1:] + b'"n":1}',

@@ -34,6 +34,7 @@ def test_H2_a_key_names_its_tenant(scheme: str) -> None:
         b"Bearer ",
         b"Bearer wrong",
         b"Basic " + SECRET.encode(),
+        b"Digest " + SECRET.encode(),
         SECRET.encode(),
         b"Bearer " + SECRET.encode()[:-1],
         b"Bearer " + SECRET.encode() + b"\0",

@@ -61,22 +61,28 @@ def test_G5_an_answer_that_never_ends_is_overdue() -> None:
     assert (attempt.end, attempt.output_tokens) == (OVERDUE, 1)
 
 
+NOT_WHOLE = "not a whole answer"
+
+
 @pytest.mark.parametrize(
-    "pieces",
+    ("pieces", "cause"),
     [
-        [wire.STREAM_HEAD + wire.token() + wire.DONE + wire.END],  # nothing said why it finished
-        [wire.STREAM_HEAD + wire.token(finish="stop") + wire.END],  # no [DONE]
-        [wire.STREAM_HEAD + wire.token(finish="abort") + wire.DONE + wire.END],
-        [wire.STREAM_HEAD + wire.token(finish="stop") + wire.event({"error": {"code": 500}}) + wire.DONE + wire.END],
-        [wire.STREAM_HEAD + wire.token(finish="stop") + wire.DONE, wire.HANG_UP],  # the frame's end is missing
-        [wire.STREAM_HEAD + wire.event("{not json") + wire.token(finish="stop") + wire.DONE + wire.END],
-        [wire.HANG_UP],
-        [b"not http\r\n\r\n"],
+        ([wire.STREAM_HEAD + wire.token() + wire.DONE + wire.END], NOT_WHOLE),  # nothing said why it finished
+        ([wire.STREAM_HEAD + wire.token(finish="stop") + wire.END], NOT_WHOLE),  # no [DONE]
+        ([wire.STREAM_HEAD + wire.token(finish="abort") + wire.DONE + wire.END], NOT_WHOLE),
+        (
+            [wire.STREAM_HEAD + wire.token(finish="stop") + wire.event({"error": {"code": 500}}) + wire.DONE + wire.END],
+            NOT_WHOLE,
+        ),
+        ([wire.STREAM_HEAD + wire.event("{not json") + wire.token(finish="stop") + wire.DONE + wire.END], NOT_WHOLE),
+        ([wire.STREAM_HEAD + wire.token(finish="stop") + wire.DONE, wire.HANG_UP], "closed in the answer"),
+        ([wire.HANG_UP], "closed before the answer"),
+        ([b"not http\r\n\r\n"], "not HTTP"),
     ],
 )
-def test_G5_what_is_not_a_whole_answer_is_cut(pieces: list[bytes]) -> None:
+def test_G5_what_is_not_a_whole_answer_is_cut(pieces: list[bytes], cause: str) -> None:
     [attempt], _ = attempted(lambda number: pieces)
-    assert attempt.end == CUT
+    assert (attempt.end, attempt.code) == (CUT, cause)
 
 
 def test_G5_a_refusal_keeps_its_status_code_and_hints_and_the_connection_serves_on() -> None:

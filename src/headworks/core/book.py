@@ -20,6 +20,7 @@ from typing import Any
 from headworks.core import book_snapshot
 from headworks.core.book_audit import audit
 from headworks.core.book_leases import Leases
+from headworks.core.book_table import CHARGED
 from headworks.core.commands import (
     Adopt,
     Answer,

@@ -100,8 +100,8 @@ class Lives(Records):
         return turns.must_yield(command.flow, command.owner, command.charges, self.counters.lacking, self.now_ms)
 
     def _waits(self, outcome: str, command: Reserve, turns: Turns, shortfalls: tuple[Shortfall, ...]) -> Answer:
-        """Not now: the flow is remembered as waiting."""
-        waiting = max(command.waiting_tokens, command.cost_tokens)
+        """Not now: the flow is remembered as waiting, with this one and what is behind it."""
+        waiting = command.cost_tokens + command.waiting_tokens
         turns.leave_mark(command.flow, command.owner, command.charges, waiting, self.now_ms, granted=False)
         return self._told(outcome, command, turns, UNKNOWN, shortfalls)
 

@@ -270,8 +270,7 @@ def limits_of(desk: Desk) -> Iterator[Charge]:
         if pool.tokens_max is not None:
             yield Charge(f"pool:{pool.name}", "tokens", pool.tokens_max)
         for replica in pool.replicas.values():
-            held = replica.tokens_limit()
-            if held is not None:
-                yield Charge(f"replica:{replica.name}", "tokens", held)
+            if replica.tokens_max is not None:
+                yield Charge(replica.scope, "tokens", replica.tokens_max)
             if pool.policy.active_requests_max is not None:
-                yield Charge(f"replica:{replica.name}", "requests", pool.policy.active_requests_max)
+                yield Charge(replica.scope, "requests", pool.policy.active_requests_max)

@@ -18,68 +18,66 @@ QUEUE_FULL = "queue_full"
 DELAY = "queue_delay_exceeded"
 
 
+Row = tuple[str, str, float, float, str, str]
+"""Check, scope, value, limit, unit, and the reason if the value passes the limit."""
+_new = tuple.__new__
+
+
 def verdicts(request: Request, work: Work, lane: Lane, forecast: Forecast, now_s: float) -> tuple[Verdict, ...]:
     """Every check's answer, in the order in which failures are reported."""
-    found: list[Verdict] = []
-    _tenant(found, work, lane)
-    _memory_and_compute(found, work, lane, now_s)
+    rows: list[Row] = []
+    if lane.limits_tenant:
+        _tenant(rows, work, lane)
+    _memory_and_compute(rows, work, lane, now_s)
     if not lane.pool.policy.discipline.unbounded:
-        _queue(found, request, lane)
-    _time(found, request, lane, forecast)
-    return tuple(found)
+        _queue(rows, request, lane)
+    _time(rows, request, lane, forecast)
+    # One is made for every check of every request: `Verdict(...)` itself would cost three times as much.
+    return tuple(
+        [
+            _new(Verdict, (check, scope, value, limit, unit, value <= limit, "" if value <= limit else reason))
+            for check, scope, value, limit, unit, reason in rows
+        ]
+    )
 
 
-def _tenant(found: list[Verdict], work: Work, lane: Lane) -> None:
+def _tenant(rows: list[Row], work: Work, lane: Lane) -> None:
     policy, tenant = lane.tenant_policy, lane.tenant
     if policy.active_tokens_max is not None:
-        _within(
-            found, "tenant", lane.tenant_scope, tenant.tokens + work.tokens, policy.active_tokens_max, "tokens", TENANT_FULL
-        )
+        rows.append(("tenant", lane.tenant_scope, tenant.tokens + work.tokens, policy.active_tokens_max, "tokens", TENANT_FULL))
     if policy.active_requests_max is not None:
         value = tenant.requests + work.sequences
-        _within(found, "tenant", lane.tenant_scope, value, policy.active_requests_max, "requests", TENANT_FULL)
+        rows.append(("tenant", lane.tenant_scope, value, policy.active_requests_max, "requests", TENANT_FULL))
 
 
-def _memory_and_compute(found: list[Verdict], work: Work, lane: Lane, now_s: float) -> None:
+def _memory_and_compute(rows: list[Row], work: Work, lane: Lane, now_s: float) -> None:
     pool, scope = lane.pool, lane.pool_scope
-    tokens_max = pool.tokens_max
-    if tokens_max is not None:
-        _within(found, "memory", scope, pool.tokens + work.kv_tokens, tokens_max, "tokens", POOL_FULL)
+    if pool.tokens_max is not None:
+        rows.append(("memory", scope, pool.tokens + work.kv_tokens, pool.tokens_max, "tokens", POOL_FULL))
     kv_used = pool.kv_used_ratio(now_s)
     if kv_used is not None:  # missing is not zero: no verdict, and the ledger's sum stands alone
-        _within(found, "memory", scope, kv_used, pool.policy.kv_ratio_max, "kv_ratio", MEMORY_FULL)
+        rows.append(("memory", scope, kv_used, pool.policy.kv_ratio_max, "kv_ratio", MEMORY_FULL))
     requests_max = pool.requests_limit()
     if requests_max is not None:
-        _within(found, "compute", scope, pool.requests + work.sequences, requests_max, "requests", POOL_FULL)
+        rows.append(("compute", scope, pool.requests + work.sequences, requests_max, "requests", POOL_FULL))
 
 
-def _queue(found: list[Verdict], request: Request, lane: Lane) -> None:
+def _queue(rows: list[Row], request: Request, lane: Lane) -> None:
     queue, service_class = lane.pool.queue, lane.service_class
-    name = service_class.name
-    limit = service_class.queue_requests_max
-    queue_max = lane.pool.policy.discipline.queue_max
-    if queue_max is not None and queue_max < limit:
-        limit = queue_max
-    _within(found, "fairness", lane.class_scope, queue.class_requests(name) + 1, limit, "queued requests", QUEUE_FULL)
-    value = queue.class_bytes(name) + request.prompt_bytes
-    _within(found, "fairness", lane.class_scope, value, service_class.queue_bytes_max, "queued bytes", QUEUE_FULL)
-    tenant_limit = lane.tenant_policy.queue_requests_max
-    if tenant_limit is not None:
+    name, scope = service_class.name, lane.class_scope
+    rows.append(("fairness", scope, queue.class_requests(name) + 1, lane.queue_max, "queued requests", QUEUE_FULL))
+    queued_bytes = queue.class_bytes(name) + request.prompt_bytes
+    rows.append(("fairness", scope, queued_bytes, service_class.queue_bytes_max, "queued bytes", QUEUE_FULL))
+    tenant_max = lane.tenant_policy.queue_requests_max
+    if tenant_max is not None:
         waiting = queue.flow_requests(lane.flow) + 1
-        _within(found, "fairness", lane.tenant_scope, waiting, tenant_limit, "queued requests", QUEUE_FULL)
+        rows.append(("fairness", lane.tenant_scope, waiting, tenant_max, "queued requests", QUEUE_FULL))
 
 
-def _time(found: list[Verdict], request: Request, lane: Lane, forecast: Forecast) -> None:
+def _time(rows: list[Row], request: Request, lane: Lane, forecast: Forecast) -> None:
     promise_s = lane.service_class.ttft_slo_s
     if forecast.ttft_s is not None and promise_s is not None:
-        _within(found, "time", lane.pool_scope, forecast.ttft_s, promise_s, "s to first token", DELAY)
+        rows.append(("time", lane.pool_scope, forecast.ttft_s, promise_s, "s to first token", DELAY))
     if forecast.wait_s is not None and not lane.pool.policy.discipline.unbounded:
         limit_s = min(lane.service_class.wait_s_max, request.start_by_s - request.arrived_s)
-        _within(found, "time", lane.pool_scope, forecast.wait_s, limit_s, "s waiting", DELAY)
-
-
-def _within(found: list[Verdict], check: str, scope: str, value: float, limit: float, unit: str, reason: str) -> None:
-    if value <= limit:
-        found.append(Verdict(check, scope, value, limit, unit, True, ""))
-    else:
-        found.append(Verdict(check, scope, value, limit, unit, False, reason))
+        rows.append(("time", lane.pool_scope, forecast.wait_s, limit_s, "s waiting", DELAY))

@@ -101,7 +101,10 @@ class Course:
         self._settle(life, "ended", "E1", now_s)
 
     def not_sent(self, event: NotSent, now_s: float) -> Life | None:
-        """Nothing was written, or the engine refused it as busy: E0. Returns the life if its client still waits."""
+        """Nothing was written, or the engine refused it as busy: E0. Returns the life if its client may have another try.
+
+        One that was being stopped already has had its answer: the time limit that stopped it would stop it again.
+        """
         life = self._desk.runs.get(event.execution)
         if life is None or life.state not in (SENT, LEAVING):
             return None
@@ -111,8 +114,9 @@ class Course:
             if replica is not None:
                 replica.refused_connection(now_s)
         life.failed = True
-        self._settle(life, "not_sent", "E0", now_s, report=not life.wanted)
-        return life if life.wanted else None
+        again = life.wanted and life.state == SENT
+        self._settle(life, "not_sent", "E0", now_s, report=not again)
+        return life if again else None
 
     def lost(self, event: EngineLost, now_s: float) -> None:
         """The connection broke: the engine may or may not go on. Only counting or a new incarnation can tell."""
@@ -213,6 +217,7 @@ class Course:
         desk.set_timer(life, INFINITE_S)
         if report:
             self.report(life, now_s)
+        desk.drop_rider(life)
         desk.ask(life, Stop(life.execution.id, desk.owner, level, self._end(life), self._usage(life)), now_s)
 
     def _forget_proofs(self, life: Life) -> None:

@@ -15,6 +15,7 @@ from headworks.core.pool import Pool, Replica
 from headworks.core.reasons import REASONS
 from headworks.core.types import Decision, Forecast, Request, Verdict, Work
 
+PASSED = Verdict._fields.index("passed")
 SOON_S = 1.0
 """The hint of a refusal that has nothing to do with load."""
 WAITS = frozenset({"queue_timeout", "tenant_capacity_exceeded", "kv_saturation"})
@@ -41,7 +42,7 @@ class Decider:
         life.start_by_s = start_by_s(request, lane.service_class, forecast.prefill_s, discipline.drops_late)
         life.verdicts = found = verdicts(request, work, lane, forecast, now_s)
         free = replica is not None and not pool.queue.requests
-        return life, free and all(verdict.passed for verdict in found)
+        return life, free and all([verdict[PASSED] for verdict in found])  # noqa: C419  (a list is quicker here)
 
     def judge(self, life: Life, now_s: float) -> tuple[Verdict, ...]:
         """All checks as things stand now."""

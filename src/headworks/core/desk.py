@@ -9,7 +9,7 @@ tick that comes finds out what is really due.
 from __future__ import annotations
 
 from collections import deque
-from hashlib import blake2b
+from hashlib import shake_256
 from heapq import heappop, heappush
 
 from headworks.core.commands import Command, Start
@@ -17,12 +17,14 @@ from headworks.core.decide import Decider
 from headworks.core.disciplines import Discipline
 from headworks.core.effects import Alarm, Ask, Effect, Observe, Outcome, Record, WakeAt
 from headworks.core.lane import Lane, TenantUse
-from headworks.core.life import ENDED, Life
+from headworks.core.life import ASKED, ENDED, MOVES, Life
 from headworks.core.policy import INFINITE_S, Policy, TenantPolicy
 from headworks.core.pool import Pool
 from headworks.core.types import Decision, Owner
 
 ALARMS_MAX_A_TURN = 16
+ID_BYTES = 16
+IDS_A_BLOCK = 64
 
 
 class Desk:
@@ -42,7 +44,8 @@ class Desk:
         self.arrivals = 0
         self._lanes: dict[tuple[str, str, str], Lane] = {}
         self._seed = seed
-        self._minted = 0
+        self._blocks = 0
+        self._ids: list[str] = []
         self._effects: list[Effect] = []
         self._commands: list[Command] = []
         self._riders: dict[str, Command] = {}
@@ -110,6 +113,11 @@ class Desk:
         if late_s < self._wake_s:
             self._wake_s = late_s
 
+    def drop_rider(self, life: Life) -> None:
+        """What rode along and has not left yet need not be asked any more."""
+        if self._riders:
+            self._riders.pop(life.execution.id, None)
+
     def alarm(self, name: str, subject: str, detail: str) -> None:
         """Report something that should not be. Bounded a turn: one broken thing must not flood the log."""
         self._alarms += 1
@@ -143,15 +151,20 @@ class Desk:
 
     def move(self, life: Life, what: str) -> bool:
         """Apply one row of the life table; a move it does not have is reported and changes nothing."""
-        if life.move(what):
+        state = MOVES.get((life.state, what))
+        if state is not None:
+            life.state = state
             return True
         self.alarm("life_move_refused", life.execution.id or life.request.id, f"{what} while {life.state}")
         return False
 
     def mint(self) -> str:
         """128 bits nobody can guess who does not know the seed; the same seed gives the same ids again."""
-        self._minted += 1
-        return blake2b(self._minted.to_bytes(8, "big"), key=self._seed, digest_size=16).hexdigest()
+        if not self._ids:
+            self._blocks += 1
+            block = shake_256(self._seed + self._blocks.to_bytes(8, "big")).hexdigest(ID_BYTES * IDS_A_BLOCK)
+            self._ids = [block[start : start + 2 * ID_BYTES] for start in range(0, len(block), 2 * ID_BYTES)]
+        return self._ids.pop()
 
     def take(self, life: Life) -> None:
         """Count its work as taken here, from the moment it is asked for."""
@@ -211,12 +224,21 @@ class Desk:
             self.wake(self._timers[0][0])
         return found
 
-    def ask_late(self, now_s: float) -> None:
-        """Ask again whatever has had no answer for `ask_late_s`: the same command, with the same identity."""
+    def ask_late(self, now_s: float) -> list[Life]:
+        """Ask again whatever has had no answer for `ask_late_s`: the same command, with the same identity.
+
+        Returns those that have been asking for capacity for longer than they could wait.
+        """
+        expired = []
         while self._asks and self._asks[0][0] <= now_s:
             _, life, command = self._asks.popleft()
-            if life.ask is command:
-                self._riders.pop(life.execution.id, None)
+            if life.ask is not command:
+                continue
+            if life.state == ASKED and now_s > life.start_by_s:
+                expired.append(life)
+            else:
+                self.drop_rider(life)
                 self.ask(life, command, now_s)
         if self._asks:
             self.wake(self._asks[0][0])
+        return expired

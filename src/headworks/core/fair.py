@@ -233,7 +233,7 @@ class Turns:
         fitting = [mark for mark in self.marks.values() if mark.counts(now_ms) and not lacking(mark.charges)]
         if not fitting:
             return None
-        lowest = min(fitting, key=lambda mark: (*self._tags(mark.flow, now_ms), mark.order))
+        lowest = min(fitting, key=self._place)
         lowest.woken_ms = lowest.woken_ms or now_ms
         return lowest
 
@@ -297,6 +297,12 @@ class Turns:
         else:
             theirs, ours = self.classes.start(other[0], True), tags[0]
         return 1 if theirs < ours else 0 if theirs == ours else -1
+
+    def _place(self, mark: Mark) -> tuple[float, float, int]:
+        """Where a mark stands in the order of turns."""
+        service_class, tenant = mark.flow
+        class_tag = self.classes.start(service_class, True)
+        return class_tag, self.tenants[service_class].start(tenant, True), mark.order
 
     def _sweep(self, now_ms: int) -> None:
         """Drop marks long not renewed."""

@@ -83,7 +83,6 @@ class Gate:
         desk.lives[request.id] = life
         if free and now_s < self._boot.open_until_s and not self._changes.draining:
             self._reserve(life, now_s)
-            desk.set_timer(life, life.start_by_s)
             return
         closed = self._closed(lane.pool, now_s)
         refusal = closed or desk.decider.refusal(life, discipline)
@@ -121,9 +120,8 @@ class Gate:
             self._refusing.make_room(life, now_s)
         pool.queue.add(life)
         self._pump(pool, now_s)
-        if life.state in (QUEUED, ASKED):
-            self._desk.set_timer(life, life.start_by_s)
         if life.state == QUEUED:
+            self._desk.set_timer(life, life.start_by_s)
             self._desk.record(self._desk.decider.decision(life, "queue", life.blocked_by, now_s))
 
     def _on_client_gone(self, event: events.ClientGone, now_s: float) -> None:
@@ -248,6 +246,7 @@ class Gate:
         self._drop_run(life)
         self._desk.move(life, "not_now")
         pool.queue.add(life)
+        self._desk.set_timer(life, life.start_by_s)
         if answer.outcome == "fenced":
             self._boot.fenced(now_s)
         else:
@@ -366,7 +365,8 @@ class Gate:
         desk = self._desk
         desk.woken()
         self._boot.tick(now_s)
-        desk.ask_late(now_s)
+        for life in desk.ask_late(now_s):
+            self._refusing.expire(life, now_s)
         for life in desk.due(now_s):
             if life.state in (QUEUED, ASKED):
                 self._refusing.expire(life, now_s)

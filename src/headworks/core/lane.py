@@ -10,6 +10,9 @@ from headworks.core.policy import ClassPolicy, TenantPolicy
 from headworks.core.pool import Pool
 from headworks.core.types import Charge, Work
 
+_new = tuple.__new__
+"""Six charges are made for every request: `Charge(...)` itself would cost three times as much."""
+
 
 class TenantUse:
     """What one tenant holds through this gateway."""
@@ -28,10 +31,11 @@ class Lane:
     __slots__ = (
         "class_scope",
         "flow",
-        "observes",
+        "limits_tenant",
         "policy_version",
         "pool",
         "pool_scope",
+        "queue_max",
         "service_class",
         "tenant",
         "tenant_policy",
@@ -50,6 +54,11 @@ class Lane:
         self.tenant_scope = f"tenant:{tenant.policy.name}"
         self.class_scope = f"class:{service_class.name}"
         self.pool_scope = f"pool:{pool.name}"
+        policy = tenant.policy
+        self.limits_tenant = policy.active_tokens_max is not None or policy.active_requests_max is not None
+        tail = pool.policy.discipline.queue_max
+        self.queue_max = service_class.queue_requests_max if tail is None else min(tail, service_class.queue_requests_max)
+        """Requests of the class that may wait: the class's bound, or the discipline's where that is tighter."""
 
     def tenant_fits(self, work: Work) -> bool:
         """By what the tenant holds through this gateway; the ledger knows about the others and has the last word."""
@@ -63,10 +72,10 @@ class Lane:
         tenant, pool = self.tenant_scope, self.pool_scope
         tokens, kv_tokens, sequences = work.tokens, work.kv_tokens, work.sequences
         return (
-            Charge(tenant, "tokens", tokens),
-            Charge(tenant, "requests", sequences),
-            Charge(pool, "tokens", kv_tokens),
-            Charge(pool, "requests", sequences),
-            Charge(replica_scope, "tokens", kv_tokens),
-            Charge(replica_scope, "requests", sequences),
+            _new(Charge, (tenant, "tokens", tokens)),
+            _new(Charge, (tenant, "requests", sequences)),
+            _new(Charge, (pool, "tokens", kv_tokens)),
+            _new(Charge, (pool, "requests", sequences)),
+            _new(Charge, (replica_scope, "tokens", kv_tokens)),
+            _new(Charge, (replica_scope, "requests", sequences)),
         )

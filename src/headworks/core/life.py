@@ -1,4 +1,4 @@
-"""The local life of a request: the table of design section 4 as data, and the few lines that apply it.
+"""The local life of a request: the table of design section 4 as data. `Desk.move` applies it.
 
 A move that is not in the table changes nothing; the gate reports it. Whoever wants to know what can happen to a request
 reads `MOVES`, and the drawing in the docs is made from it.
@@ -116,11 +116,3 @@ class Life:
     def wanted(self) -> bool:
         """Somebody still waits for the answer."""
         return bool(self.subscribers)
-
-    def move(self, what: str) -> bool:
-        """Apply one row of `MOVES`. False when there is no such row: nothing has changed."""
-        state = MOVES.get((self.state, what))
-        if state is None:
-            return False
-        self.state = state
-        return True

@@ -38,6 +38,7 @@ class Replica:
         "sent_tokens",
         "stamps_asked",
         "tokens",
+        "tokens_max",
         "unproved",
         "unstamped",
     )
@@ -51,6 +52,8 @@ class Replica:
         self.progress_s = 0.0
         """When its iteration clock was last seen to advance, or it was seen empty."""
         self.down_until_s = 0.0
+        self.tokens_max: int | None = None
+        """Memory it may be charged with: what it holds × over-commit; None while nobody knows."""
         self.tokens = 0
         self.requests = 0
         self.opening = 0
@@ -120,10 +123,10 @@ class Replica:
             return "stalled"
         return "ready"
 
-    def tokens_limit(self) -> int | None:
-        if self.capacity is None or self.capacity.kv_tokens is None:
-            return None
-        return int(self.capacity.kv_tokens * self.policy.over_commit)
+    def learn_capacity(self) -> None:
+        """Compute what follows from the policy and from what the engine said of itself."""
+        kv_tokens = self.capacity.kv_tokens if self.capacity is not None else None
+        self.tokens_max = None if kv_tokens is None else int(kv_tokens * self.policy.over_commit)
 
     def room(self, work: Work, now_s: float) -> str:
         """Why this work cannot go there now, or "". By what this gateway has taken; the ledger has the last word."""
@@ -135,8 +138,7 @@ class Replica:
         limit = self.limit.value
         if limit is not None and self.requests and self.requests + work.sequences > limit:
             return "queue_timeout"
-        tokens_max = self.tokens_limit()
-        if tokens_max is not None and self.tokens + work.kv_tokens > tokens_max:
+        if self.tokens_max is not None and self.tokens + work.kv_tokens > self.tokens_max:
             return "queue_timeout"
         return ""
 
@@ -175,13 +177,15 @@ class Pool:
 
     def learn_capacity(self) -> None:
         """Compute what follows from the policy and from what the replicas said of themselves."""
+        for replica in self.replicas.values():
+            replica.learn_capacity()
         described = [replica for replica in self.replicas.values() if replica.capacity is not None]
         if described and described[0].capacity is not None:
             self.context_tokens = described[0].capacity.context_tokens
             self.block_tokens = max(1, described[0].capacity.block_tokens)
         self.tokens_max = self.policy.active_tokens_max
         if self.tokens_max is None:
-            limits = [replica.tokens_limit() for replica in described]
+            limits = [replica.tokens_max for replica in described]
             known = [limit for limit in limits if limit is not None]
             self.tokens_max = sum(known) if known else None
 
@@ -209,7 +213,7 @@ class Pool:
 
     def largest_tokens(self) -> int | None:
         """What no single request can pass: one replica's memory, and the pool's own limit."""
-        limits = [replica.tokens_limit() for replica in self.replicas.values()]
+        limits = [replica.tokens_max for replica in self.replicas.values()]
         known = [limit for limit in limits if limit is not None]
         stated = self.policy.active_tokens_max
         if not known or len(known) < len(limits):

@@ -1,27 +1,25 @@
-"""The bounded deadline queue of one (class, tenant), and all queues of a pool together.
+"""The bounded queue of one (class, tenant), and all queues of a pool together.
 
-A queue buys time, not capacity: it is bounded in requests, in bytes and in age (B6). Entries stand in order of arrival
-and, beside it, in order of deadline; leaving from the middle costs the same as from the front, because clients do leave.
+A queue buys time, not capacity: it is bounded in requests, in bytes and in age (B6). Entries stand in order of arrival;
+leaving from the middle costs the same as from the front, because clients do leave.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from heapq import heappop, heappush
 
-from headworks.core.life import QUEUED, Life
+from headworks.core.life import Life
 
 
 class WaitingLine:
     """What one tenant has waiting in one class."""
 
-    __slots__ = ("_by_deadline", "_by_number", "flow", "tokens")
+    __slots__ = ("_by_number", "flow", "tokens")
 
     def __init__(self, flow: tuple[str, str]) -> None:
         self.flow = flow
         self.tokens = 0
         self._by_number: OrderedDict[int, Life] = OrderedDict()
-        self._by_deadline: list[tuple[float, int, Life]] = []
 
     def add(self, life: Life) -> None:
         """Join at the life's own place: one that was asked for and not granted comes back to where it stood."""
@@ -29,7 +27,6 @@ class WaitingLine:
         self._by_number[life.number] = life
         if not back_of_line:
             self._restore_order(life)
-        heappush(self._by_deadline, (life.start_by_s, life.number, life))
         self.tokens += life.work.tokens
 
     def _restore_order(self, life: Life) -> None:
@@ -54,16 +51,6 @@ class WaitingLine:
 
     def newest(self) -> Life | None:
         return next(reversed(self._by_number.values()), None)
-
-    def earliest_deadline(self) -> Life | None:
-        """The waiting life whose time to start runs out first."""
-        heap = self._by_deadline
-        while heap:
-            life = heap[0][2]
-            if life.state == QUEUED and self._by_number.get(life.number) is life:
-                return life
-            heappop(heap)
-        return None
 
     def __len__(self) -> int:
         return len(self._by_number)

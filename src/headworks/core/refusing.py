@@ -53,12 +53,9 @@ class Refusing:
 
     def make_room(self, life: Life, now_s: float) -> None:
         """A full queue lets its oldest go for the newcomer: the newest still have their time."""
-        pool, service_class = life.lane.pool, life.lane.service_class
-        bound = service_class.queue_requests_max
-        if pool.policy.discipline.queue_max is not None:
-            bound = min(bound, pool.policy.discipline.queue_max)
-        if pool.queue.class_requests(service_class.name) >= bound:
-            oldest = min(pool.queue.lives(), key=lambda waiting: waiting.number)
+        lane, queue = life.lane, life.lane.pool.queue
+        if queue.class_requests(lane.service_class.name) >= lane.queue_max:
+            oldest = min(queue.lives(), key=lambda waiting: waiting.number)
             self.unqueue(oldest)
             self.turn_away(oldest, "queue_full", now_s)
 

@@ -94,8 +94,7 @@ class Work:
     """Output reserved per sample: generation never passes it plus one growth step."""
 
 
-@dataclass(slots=True)
-class Verdict:
+class Verdict(NamedTuple):
     """One check's answer: what was compared with what. Failed checks stand in the record even when another is reported."""
 
     check: str

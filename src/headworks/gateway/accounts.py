@@ -24,7 +24,7 @@ class Accounts:
         """A decision was made, at arrival or after waiting."""
         counter, service_class, tenant = self._registry.counter, decision.service_class, decision.key.tenant
         counter("decisions_total", tenant, service_class, decision.model, decision.outcome, decision.reason).add()
-        for verdict in decision.verdicts:
+        for verdict in decision.verdicts if decision.outcome != "admit" else ():
             if not verdict.passed:
                 counter("verdict_failures_total", verdict.check, verdict.scope.partition(":")[0]).add()
         if decision.forecast.wait_s is not None:

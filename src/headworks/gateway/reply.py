@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -70,7 +70,7 @@ class _Error(msgspec.Struct):
 
 class _Explanation(msgspec.Struct):
     decision: str
-    verdicts: Sequence[Verdict]
+    verdicts: Sequence[dict[str, Any]]
     forecast: Forecast | None
     policy_version: str
 
@@ -92,9 +92,10 @@ def refusal(
 ) -> Answer:
     """The answer to a request that does not run. `wall_s` is Unix time, `usage` what a completed key has used (A6)."""
     reason = REASONS[decision.reason]
-    explanation = _Explanation(decision.id, decision.verdicts, decision.forecast, decision.policy_version)
+    verdicts = [verdict._asdict() for verdict in decision.verdicts]
+    explanation = _Explanation(decision.id, verdicts, decision.forecast, decision.policy_version)
     if usage is not None:
-        explanation = _ExplanationWithUsage(decision.id, decision.verdicts, decision.forecast, decision.policy_version, usage)
+        explanation = _ExplanationWithUsage(decision.id, verdicts, decision.forecast, decision.policy_version, usage)
     wait_s = decision.forecast.wait_s
     headers = own_headers(ids, decision.waited_s if wait_s is None else wait_s, allowance)
     return _answer(reason, _message(reason, decision), None, explanation, headers, decision.retry_after_s, wall_s)

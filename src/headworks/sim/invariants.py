@@ -9,7 +9,7 @@ were, and what the clients were told with what the gateways wrote down. It raise
 from __future__ import annotations
 
 from headworks.core.book_table import CHARGED, ORPHANED, TERMINAL
-from headworks.core.types import Reservation
+from headworks.core.types import RequestKey, Reservation
 from headworks.sim.auditor import Auditor
 from headworks.sim.simulation import Arrival, Simulation
 
@@ -32,7 +32,7 @@ class Watch:
         self._gates_seen: dict[int, int] = {}
         self._charged: dict[str, tuple[int, int]] = {}
         self._final: dict[str, tuple[str, str]] = {}
-        self._replica_of: dict[str, str] = {}
+        self._keys: dict[str, RequestKey] = {}
 
     def look(self) -> None:
         """After an event: check what may have changed."""
@@ -54,6 +54,8 @@ class Watch:
         for record in self._simulation.ledger.book.records():
             if record.state in CHARGED:
                 charged[record.execution] = _tokens_and_sequences(record)
+                if record.key is not None:
+                    self._keys[record.execution] = record.key
                 if record.state == ORPHANED:
                     self.note("orphaned")
             elif record.state in TERMINAL:
@@ -81,19 +83,18 @@ class Watch:
                 self._raise_if(runner.gate.check(), f"gate {number}")
 
     def _memory(self) -> None:
-        """A4, A5: what an engine holds is charged. I12: one key runs once."""
+        """A4, A5: what an engine holds is charged. I12: what was reserved under one key runs once."""
         simulation = self._simulation
         now_s = simulation.world.now_s
         models = {name: replica.model for name, replica in simulation.replicas.items()}
         violations = self._auditor.check(now_s, self._charged, models)
         if violations:
             raise self._broken("auditor", "; ".join(f"{one.execution} on {one.engine}: {one.breach}" for one in violations))
-        keys: dict[str, str] = {}
+        keys: dict[RequestKey, str] = {}
         for model in models.values():
             for execution in model.held(now_s):
-                ids = simulation.executions.get(execution)
-                key = simulation.arrivals[ids[0]].caller.key if ids else ""
-                if key and keys.setdefault(key, execution) != execution:
+                key = self._keys.get(execution)
+                if key is not None and keys.setdefault(key, execution) != execution:
                     raise self._broken("I12", f"{key} runs twice: {keys[key]} and {execution}")
 
     def at_the_end(self) -> None:

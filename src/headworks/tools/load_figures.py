@@ -170,7 +170,7 @@ def spread(times_s: list[float]) -> Spread:
 
 def _answer(attempt: Attempt) -> str:
     if attempt.end in (LEFT, CUT, OVERDUE, UNCONNECTED):
-        return attempt.end
+        return f"{attempt.end} {attempt.code}".strip()
     return f"{attempt.status} {attempt.code}".strip()
 
 

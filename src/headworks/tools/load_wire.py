@@ -71,7 +71,7 @@ class Attempt:
     """Before the connection was looked for."""
     status: int = 0
     code: str = ""
-    """The error's code, or its type, where the answer was refused."""
+    """The error's code, or its type, where the answer was refused; how it was cut where it was."""
     hints: dict[str, str] = field(default_factory=dict)
     """The headers a client's retry goes by."""
     first_token_s: float = 0.0
@@ -136,7 +136,7 @@ class Connection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError:
-            self._leave(CUT)
+            self._leave(CUT, "not HTTP")
 
     def on_header(self, name: bytes, value: bytes) -> None:
         name = name.lower()
@@ -201,28 +201,30 @@ class Connection(asyncio.Protocol):
             attempt.code = _code(self._partial)
             self._end(REFUSED)
         else:
-            self._end(COMPLETE if self._finished and self._done_seen and not self._broken else CUT)
+            whole = self._finished and self._done_seen and not self._broken
+            self._end(COMPLETE if whole else CUT, "" if whole else "not a whole answer")
         if self._parser.should_keep_alive():
             self._pool.take_back(self)
         else:
             self._close()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._end(CUT)
+        begun = self._attempt is not None and self._attempt.status
+        self._end(CUT, "closed in the answer" if begun else "closed before the answer")
         self._pool.forget(self)
 
-    def _leave(self, end: str) -> None:
+    def _leave(self, end: str, code: str = "") -> None:
         """The client hangs up: a plain close, as an application's own client would."""
-        self._end(end)
+        self._end(end, code)
         self._close()
 
-    def _end(self, end: str) -> None:
+    def _end(self, end: str, code: str = "") -> None:
         attempt, self._attempt = self._attempt, None
         if attempt is None:
             return
         if self._timer is not None:
             self._timer.cancel()
-        attempt.end, attempt.ended_s = end, self._clock()
+        attempt.end, attempt.ended_s, attempt.code = end, self._clock(), code or attempt.code
         self._done(attempt)
 
     def _close(self) -> None:
@@ -231,7 +233,7 @@ class Connection(asyncio.Protocol):
 
     def close(self) -> None:
         """Hang up, whatever is going on."""
-        self._leave(CUT)
+        self._leave(CUT, "the run was over")
 
 
 def _code(body: bytes) -> str:

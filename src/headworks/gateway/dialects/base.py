@@ -75,14 +75,13 @@ class ReadBody(Generic[AskedFields]):
 
 
 def read(route: Route[AskedFields], body: bytes) -> ReadBody[AskedFields]:
-    """Decode a body by its route's fields, or raise `Unacceptable`."""
+    """Decode a body by its route's fields, or raise `Unacceptable`.
+
+    Every value is looked at by its type, so none is skipped: a decoder does not check the encoding of what it skips.
+    """
     try:
-        if not body.isascii():
-            body.decode()  # a decoder that skips a value does not look at its encoding, and the engine would
         asked = route.decoder.decode(body)  # first, since it stops at the first field that is not known
         raws = _TOP.decode(body)
-    except UnicodeDecodeError as error:
-        raise invalid("The body is not UTF-8.") from error
     except RecursionError as error:
         raise invalid("The body is nested too deeply.") from error
     except msgspec.ValidationError as error:
@@ -140,6 +139,11 @@ def _refuse_repeated(body: bytes, raws: dict[str, msgspec.Raw], compact_bytes: i
     for name in raws:
         if names.count(name) > 1:
             raise invalid(f"{name} is given twice.", name)
+
+
+def _spaced(raws: dict[str, msgspec.Raw]) -> bytes:
+    """The body as most JSON libraries write it unless told otherwise."""
+    return b"{%b}" % b", ".join([b'"%b": %b' % (name.encode(), bytes(raw)) for name, raw in raws.items()])
 
 
 @dataclass(slots=True)

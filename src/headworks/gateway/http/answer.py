@@ -30,19 +30,13 @@ _TOKEN = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 def answer_head(status: int, headers: Headers, ours: bytes) -> bytes:
     """`ours`: whole lines for date, framing and connection. Raises ValueError for a field that must not be sent."""
-    parts: list[bytes] = []
-    named: frozenset[bytes] = frozenset()
-    for name, value in headers:
-        prefix = _prefix(name)
-        if prefix:
-            parts += (prefix, value)
-        elif name.lower() == b"connection":
-            named |= _tokens(value)
-    if named:
-        return answer_head(status, [(n, v) for n, v in headers if n.lower() not in named | {b"connection"}], ours)
-    fields = b"".join(parts)
-    lines = len(parts) // 2
-    if fields.count(b"\r") != lines or fields.count(b"\n") != lines or b"\0" in fields:
+    lines = [prefix + value for name, value in headers if (prefix := _prefix(name))]
+    if len(lines) != len(headers):
+        listed = b",".join(value for name, value in headers if name.lower() == b"connection").lower().split(b",")
+        named = {name.strip() for name in listed}
+        lines = [_prefix(name) + value for name, value in headers if _prefix(name) and name.lower() not in named]
+    fields = b"".join(lines)
+    if fields.count(b"\r") != len(lines) or fields.count(b"\n") != len(lines) or b"\0" in fields:
         raise ValueError(f"a header value holds CR, LF or NUL, among {[name for name, _ in headers]!r}")
     return b"%b%b\r\n%b\r\n" % (_status_line(status), fields, ours)
 
@@ -55,10 +49,6 @@ def _prefix(name: bytes) -> bytes:
     if _TOKEN.fullmatch(name) is None:
         raise ValueError(f"{name!r} is not a header name")
     return b"\r\n%b: " % name
-
-
-def _tokens(value: bytes) -> frozenset[bytes]:
-    return frozenset(token.strip() for token in value.lower().split(b","))
 
 
 @lru_cache(maxsize=128)

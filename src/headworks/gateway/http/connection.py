@@ -15,24 +15,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
+from headworks.gateway.http import head as rules
 from headworks.gateway.http.answer import CLOSE_LINE, CONTINUE, answer_head
 from headworks.gateway.http.body import RequestBody
 from headworks.gateway.http.deadlines import NEVER_S, UNFILED
 from headworks.gateway.http.exchange import Exchange
-from headworks.gateway.http.head import (
-    ROUTABLE,
-    RequestLine,
-    begin_head,
-    check_routing,
-    fields_of,
-    keeps_alive,
-    length_bytes,
-    polite_refusal,
-    request_line,
-    split_head,
-    with_implied,
-    wrong_method,
-)
 from headworks.gateway.http.limits import HttpError, malformed
 from headworks.gateway.http.reader import RequestReader
 
@@ -47,7 +34,7 @@ _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 class Connection(asyncio.Protocol):
     """What the event loop calls when a client's socket has news, and what an exchange asks of it."""
 
-    _server: Server
+    server: Server
     _transport: asyncio.Transport = field(init=False)
     _reader: RequestReader = field(default_factory=RequestReader)
     _state: int = _AWAITING
@@ -72,7 +59,7 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        server = self._server
+        server = self.server
         address = transport.get_extra_info("peername")
         self.peer = address[0] if isinstance(address, tuple) else "unix"
         refusal = server.admit(self)
@@ -101,13 +88,13 @@ class Connection(asyncio.Protocol):
     def eof_received(self) -> None:
         """An end of stream counts as gone, also when only half was closed: nobody can tell the two apart in time."""
         if self._state == _SERVING:
-            self._abort("client_closed")
+            self.abort("client_closed")
         else:
             self._close("client_closed")
 
     def pause_writing(self) -> None:
         self._paused_bytes = 0
-        self._arm(self._server.clock_s() + self._server.limits.write_stall_s)
+        self._arm(self.server.clock_s() + self.server.limits.write_stall_s)
         self.write_paused = True
         if self._exchange is not None:
             exchange = self._exchange
@@ -116,8 +103,8 @@ class Connection(asyncio.Protocol):
     def resume_writing(self) -> None:
         self.write_paused = False
         if self._state == _AWAITING:
-            limits = self._server.limits
-            self._arm(self._server.clock_s() + (limits.idle_s if self._begun is None else limits.header_s))
+            limits = self.server.limits
+            self._arm(self.server.clock_s() + (limits.idle_s if self._begun is None else limits.header_s))
         elif self._state == _SERVING and self._body is not None:
             self._arm_body(self._body)
         if self._exchange is not None:
@@ -128,10 +115,10 @@ class Connection(asyncio.Protocol):
         reason = self._reason or ("client_closed" if exc is None else "client_reset")
         self._state = _CLOSING
         self._lose(reason)
-        self._server.wheel.forget(self)
+        self.server.wheel.forget(self)
         self._reader.close()
         if self._admitted:
-            self._server.forget(self, reason)
+            self.server.forget(self, reason)
 
     # A head.
 
@@ -143,10 +130,10 @@ class Connection(asyncio.Protocol):
             if end >= 4:
                 self._serve(data[:end], data[end:])
             elif data:
-                begin_head(data, self._server.limits)
+                rules.begin_head(data, self.server.limits)
                 self._begun = bytearray(data)
                 if self._served:
-                    self._arm(self._server.clock_s() + self._server.limits.header_s)
+                    self._arm(self.server.clock_s() + self.server.limits.header_s)
             return
         begun = self._begun
         searched = max(0, len(begun) - 3)
@@ -156,21 +143,21 @@ class Connection(asyncio.Protocol):
             self._begun = None
             self._serve(bytes(begun[:end]), bytes(begun[end:]))
         else:
-            begin_head(begun, self._server.limits)
+            rules.begin_head(begun, self.server.limits)
 
     def _serve(self, head: bytes, rest: bytes) -> None:
-        server = self._server
+        server = self.server
         limits = server.limits
-        lines = split_head(head, limits)
-        line = request_line(lines[0])
+        lines = rules.split_head(head, limits)
+        line = rules.request_line(lines[0])
         allowed = server.allowed(line.path)
-        if line.method not in ROUTABLE:
-            raise wrong_method(line, allowed)
+        if line.method not in rules.ROUTABLE:
+            raise rules.wrong_method(line, allowed)
         self._reader.read_head(head)
-        fields = fields_of(lines)
-        check_routing(line, fields)
-        length = length_bytes(line, fields)
-        self._keep_alive = keeps_alive(fields.get(b"connection", b""), line.http_1_0)
+        fields = rules.fields_of(lines)
+        rules.check_routing(line, fields)
+        length = rules.length_bytes(line, fields)
+        self._keep_alive = rules.keeps_alive(fields.get(b"connection", b""), line.http_1_0)
         self._continue_asked = b"expect" in fields and not line.http_1_0
         self._state = _SERVING
         self._served = True
@@ -197,16 +184,16 @@ class Connection(asyncio.Protocol):
         else:
             self._body_goes_on(body)
 
-    def _decide(self, exchange: Exchange, line: RequestLine, length: int | None, allowed: tuple[str, ...] | None) -> None:
-        server = self._server
+    def _decide(self, exchange: Exchange, line: rules.RequestLine, length: int | None, allowed: tuple[str, ...] | None) -> None:
+        server = self.server
         if line.method == "OPTIONS" and line.path == "*":
             exchange.respond(204, [], b"")
             return
-        refusal = polite_refusal(line, exchange.headers, length, allowed, server.limits)
+        refusal = rules.polite_refusal(line, exchange.headers, length, allowed, server.limits)
         if refusal is not None:
             server.answer_error(exchange, refusal)
         elif line.method == "OPTIONS" and allowed is not None:
-            exchange.respond(204, [(b"Allow", ", ".join(with_implied(allowed)).encode())], b"")
+            exchange.respond(204, [(b"Allow", ", ".join(rules.with_implied(allowed)).encode())], b"")
         else:
             server.launch(exchange)
 
@@ -228,9 +215,9 @@ class Connection(asyncio.Protocol):
 
     def _body_goes_on(self, body: RequestBody) -> None:
         if body.dropped:
-            self.release_unread(body)
+            self.server.release_unread(self, body)
         else:
-            self._server.count_unread(self, body)
+            self.server.count_unread(self, body)
         self._arm_body(body)
 
     def _arm_body(self, body: RequestBody) -> None:
@@ -238,17 +225,17 @@ class Connection(asyncio.Protocol):
         if body.complete or body.error is not None or body.dropped or (self._continue_asked and not body.wire_bytes):
             self._arm(NEVER_S)
             return
-        now_s = self._server.clock_s()
+        now_s = self.server.clock_s()
         if body.total_due_s is NEVER_S:
-            body.total_due_s = now_s + self._server.limits.body_s
+            body.total_due_s = now_s + self.server.limits.body_s
         # While we do not read, silence is ours, not the client's.
-        idle_s = self._server.limits.body_idle_s if self._transport.is_reading() else self._server.limits.body_s
+        idle_s = self.server.limits.body_idle_s if self._transport.is_reading() else self.server.limits.body_s
         self._arm(min(body.total_due_s, now_s + idle_s))
 
     def _pipelined(self) -> None:
         exchange = self._exchange
         if exchange is not None and exchange.started:
-            self._abort("pipelined")
+            self.abort("pipelined")
             return
         self._lose("pipelined")
         self._refuse(malformed("More bytes came before the answer; send the next request after it."), "pipelined")
@@ -259,13 +246,10 @@ class Connection(asyncio.Protocol):
         """Asked when an answer begins. What has not come of the body by then is not waited for."""
         if not body.complete:
             body.drop()
-            self.release_unread(body)
+            self.server.release_unread(self, body)
             self._arm_body(body)
             return True
-        return not self._keep_alive or self._server.draining
-
-    def date_line(self) -> bytes:
-        return self._server.date.line()
+        return not self._keep_alive or self.server.draining
 
     def ask_for_body(self, body: RequestBody) -> None:
         if self._continue_asked:
@@ -273,9 +257,6 @@ class Connection(asyncio.Protocol):
             if not body.wire_bytes:
                 self._transport.write(CONTINUE)
                 self._arm_body(body)
-
-    def release_unread(self, body: RequestBody) -> None:
-        self._server.release_unread(self, body)
 
     def resume_reading(self) -> None:
         """For the server: the sum of unread bodies has room again, or it is this one's turn."""
@@ -289,20 +270,20 @@ class Connection(asyncio.Protocol):
 
     def wrote_while_paused(self, count_bytes: int) -> None:
         self._paused_bytes += count_bytes
-        if self._paused_bytes > self._server.limits.paused_bytes_max:
-            self._abort("write_overflow")
+        if self._paused_bytes > self.server.limits.paused_bytes_max:
+            self.abort("write_overflow")
 
     def exchange_finished(self, closes: bool) -> None:
         body, self._body, self._exchange = self._body, None, None
         if body is not None and body.booked:
-            self.release_unread(body)
+            self.server.release_unread(self, body)
         if not closes:
             self._state = _AWAITING
-            self._arm(self._server.clock_s() + self._server.limits.idle_s)
+            self._arm(self.server.clock_s() + self.server.limits.idle_s)
         elif body is None or not body.complete:
             self._linger("unread_body")
         else:
-            self._close("draining" if self._server.draining else "answered")
+            self._close("draining" if self.server.draining else "answered")
 
     def break_off(self, reset: bool) -> None:
         if reset and self.peer != "unix":
@@ -324,10 +305,6 @@ class Connection(asyncio.Protocol):
         if self._state == _AWAITING and self._begun is None:
             self._close("draining")
 
-    def abort(self, reason: str) -> None:
-        """For the server: ends at once."""
-        self._abort(reason)
-
     def deadline_passed(self, now_s: float) -> None:
         self.guarded(self._time_is_up)
 
@@ -337,7 +314,7 @@ class Connection(asyncio.Protocol):
         elif self._state == _LINGERING:
             self._close("lingered")
         elif self.write_paused:
-            self._abort("write_stall")
+            self.abort("write_stall")
         elif self._state == _SERVING and self._body is not None:
             self._reason = self._reason or "body_timeout"
             self._body.fail(malformed("The body did not come in time.", 408))
@@ -354,9 +331,9 @@ class Connection(asyncio.Protocol):
         self._linger(reason)
 
     def _write_error(self, error: HttpError) -> None:
-        headers, body = self._server.error_body(error.status, error.code, error.message)
-        ours = b"%bContent-Length: %d\r\n%b" % (self.date_line(), len(body), CLOSE_LINE)
-        self._server.counters.count_error(error.status)
+        headers, body = self.server.error_body(error.status, error.code, error.message)
+        ours = b"%bContent-Length: %d\r\n%b" % (self.server.date.line(), len(body), CLOSE_LINE)
+        self.server.counters.count_error(error.status)
         self._transport.write(answer_head(error.status, [*headers, *error.headers], ours) + body)
 
     def _linger(self, reason: str) -> None:
@@ -366,11 +343,11 @@ class Connection(asyncio.Protocol):
         self._dropped_bytes = 0
         if self._transport.can_write_eof():
             self._transport.write_eof()
-        self._arm(self._server.clock_s() + self._server.limits.linger_s)
+        self._arm(self.server.clock_s() + self.server.limits.linger_s)
 
     def _drop(self, count_bytes: int) -> None:
         self._dropped_bytes += count_bytes
-        if self._dropped_bytes > self._server.limits.linger_bytes_max:
+        if self._dropped_bytes > self.server.limits.linger_bytes_max:
             self._transport.pause_reading()
 
     def _close(self, reason: str) -> None:
@@ -379,9 +356,10 @@ class Connection(asyncio.Protocol):
         self._state = _CLOSING
         self._transport.close()
         if self._admitted:
-            self._arm(self._server.clock_s() + self._server.limits.write_stall_s)
+            self._arm(self.server.clock_s() + self.server.limits.write_stall_s)
 
-    def _abort(self, reason: str) -> None:
+    def abort(self, reason: str) -> None:
+        """Ends at once; what is not written yet is lost."""
         self._reason = self._reason or reason
         self._state = _CLOSING
         self._transport.abort()
@@ -391,16 +369,16 @@ class Connection(asyncio.Protocol):
         exchange, self._exchange = self._exchange, None
         body, self._body = self._body, None
         if body is not None and body.booked:
-            self.release_unread(body)
+            self.server.release_unread(self, body)
         if exchange is not None:
             exchange.lose(reason)
 
     def _fault(self, fault: BaseException) -> None:
-        self._server.count_fault(fault)
+        self.server.count_fault(fault)
         if self._state != _CLOSING:
-            self._abort("fault")
+            self.abort("fault")
 
     def _arm(self, due_s: float) -> None:
         """While the client does not read, its stall is the only deadline of an open exchange."""
         if not self.write_paused or self._state >= _LINGERING:
-            self._server.wheel.watch(self, due_s)
+            self.server.wheel.watch(self, due_s)

@@ -92,7 +92,7 @@ class Exchange:
         if not body.complete:
             return None
         if body.booked:
-            self._connection.release_unread(body)
+            self._connection.server.release_unread(self._connection, body)
         return body.content
 
     async def read_body(self) -> bytes:
@@ -109,7 +109,7 @@ class Exchange:
             body.waiter = asyncio.get_running_loop().create_future()
             await body.waiter
         if body.booked:
-            self._connection.release_unread(body)
+            self._connection.server.release_unread(self._connection, body)
         return body.content
 
     def respond(self, status: int, headers: Headers, body: bytes) -> None:
@@ -232,7 +232,7 @@ class Exchange:
             self.started = True
             return b""
         closes = closes or self._connection.must_close(self._body)
-        ours = self._connection.date_line() + framing
+        ours = self._connection.server.date.line() + framing
         if closes:
             ours += CLOSE_LINE
         elif self.http_1_0:

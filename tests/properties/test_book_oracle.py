@@ -1,0 +1,243 @@
+"""Any order of events that can really happen, judged by an oracle and by what the engine physically holds.
+
+Gateways tell the truth here, late, twice or never: evidence is given only of what has happened, while every other command may
+come at any time. Each planted bug is put in front of the same witnesses, and must be found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+
+from headworks.core.book import Book
+from headworks.core.commands import (
+    Adopt,
+    Answer,
+    Cancel,
+    Command,
+    Grow,
+    Heartbeat,
+    PutIncarnation,
+    PutSample,
+    Reassert,
+    Reserve,
+    SetLimits,
+    Start,
+    Stop,
+    TakeReader,
+)
+from headworks.core.types import Charge, Owner, Reservation
+from headworks.testing import planted
+from headworks.testing.suites.ledger_subject import LEASE_MS, REMEMBER_MS, reserve, used
+from tests.properties.oracle import Engine, Oracle
+
+OWNERS = (Owner("gateway-1", "boot-1"), Owner("gateway-2", "boot-2"))
+REPLICA = "pool/0"
+SCOPES = (("pool:pool", "tokens"), ("tenant:acme", "tokens"), ("replica:pool/0", "requests"))
+LIMITS = (Charge("pool:pool", "tokens", 100), Charge("replica:pool/0", "requests", 4))
+owners, picks = st.sampled_from(OWNERS), st.integers(0, 30)
+
+
+class Fleet(RuleBasedStateMachine):
+    """Two gateways, one engine, one book."""
+
+    kind: type[Book] = Book
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.book, self.oracle, self.engine = self.kind(LEASE_MS, REMEMBER_MS), Oracle(), Engine()
+        self.now_ms = 0
+        self.minted = 0
+        self.owner_of: dict[str, Owner] = {}
+        """Granted executions and the gateway that sends them."""
+        self.sendable: dict[str, int] = {}
+        """Granted, not sent, and until when its gateway's lease lets it be sent."""
+        self.sent: list[str] = []
+        self.seen: list[str] = []
+        self.left: list[str] = []
+        """Sent, and not in the engine any more."""
+        self.sequence = 0
+        self.number = 0
+        self.past: list[Command] = []
+        self.ask(SetLimits("policy", 1, LIMITS), *(Heartbeat(owner) for owner in OWNERS))
+        self.lease_ms = dict.fromkeys(OWNERS, LEASE_MS)
+
+    def ask(self, *commands: Command) -> list[Answer]:
+        answers = self.book.apply(commands, self.now_ms)
+        for command, answer in zip(commands, answers, strict=True):
+            self.oracle.note(command, answer)
+            self.sequence = answer.sequence
+            self.number = answer.incarnation or self.number
+        self.past = [*self.past[-20:], *commands]
+        return answers
+
+    # what gateways do
+
+    @rule(owner=owners, tokens=st.sampled_from((10, 30, 60)), twins=st.booleans())
+    def reserves(self, owner: Owner, tokens: int, twins: bool) -> None:
+        self.minted += 1
+        asks = [reserve(f"x{self.minted}", tokens, owner=owner)]
+        if twins:
+            asks.append(reserve(f"y{self.minted}", tokens, owner=OWNERS[owner == OWNERS[0]]))
+        for ask, answer in zip(asks, self.ask(*asks), strict=True):
+            self._granted(ask, answer)
+
+    def _granted(self, ask: Reserve, answer: Answer) -> None:
+        if answer.outcome == "granted":
+            self.owner_of[ask.execution] = ask.owner
+            self.sendable[ask.execution] = self.lease_ms[ask.owner]
+
+    @precondition(lambda self: self.sendable)
+    @rule(pick=picks)
+    def sends(self, pick: int) -> None:
+        name = self._pick(list(self.sendable), pick)
+        if self.now_ms < self.sendable.pop(name):
+            self.sent.append(name)
+            self.engine.inside[name] = self.engine.life
+
+    @precondition(lambda self: self.sendable)
+    @rule(pick=picks)
+    def gives_up_unsent(self, pick: int) -> None:
+        name = self._pick(list(self.sendable), pick)
+        del self.sendable[name]
+        self.ask(Stop(name, self.owner_of[name], "E0", "cancelled", None))
+
+    @precondition(lambda self: self.sent)
+    @rule(pick=picks)
+    def sees_first_byte(self, pick: int) -> None:
+        name = self._pick(self.sent, pick)
+        if name not in self.seen:
+            self.seen.append(name)
+            self.ask(Start(name, self.owner_of[name]))
+
+    @precondition(lambda self: self.owner_of)
+    @rule(pick=picks, step=st.integers(1, 2))
+    def grows(self, pick: int, step: int) -> None:
+        name = self._pick(list(self.owner_of), pick)
+        self.ask(Grow(name, self.owner_of[name], step, (Charge("pool:pool", "tokens", 5),)))
+
+    @precondition(lambda self: self.owner_of)
+    @rule(pick=picks)
+    def cancels(self, pick: int) -> None:
+        name = self._pick(list(self.owner_of), pick)
+        self.sendable.pop(name, None)
+        self.ask(Cancel(name, self.owner_of[name]))
+
+    @rule()
+    def cancel_overtakes_reserve(self) -> None:
+        self.minted += 1
+        name = f"z{self.minted}"
+        self.ask(Cancel(name, OWNERS[0]))
+        assert self.ask(reserve(name, 10))[0].outcome in ("dead", "fenced"), f"{name} was cancelled before"
+
+    @precondition(lambda self: self.left)
+    @rule(pick=picks, owner=owners, evidence=st.sampled_from(("E1", "E3a")))
+    def testifies(self, pick: int, owner: Owner, evidence: str) -> None:
+        """From anyone, living or not, as often as they like: it must be believed."""
+        name = self._pick(self.left, pick)
+        outcome = self.ask(Stop(name, owner, evidence, "completed", used(8)))[0].outcome
+        assert outcome in ("ok", "recorded"), f"what {owner} knows of {name} was {outcome}"
+
+    @precondition(lambda self: self.past)
+    @rule(pick=picks)
+    def repeats(self, pick: int) -> None:
+        """Anything may arrive twice; what is recorded as granted is sent no second time."""
+        command = self._pick(self.past, pick)
+        answer = self.ask(command)[0]
+        if isinstance(command, Reserve):
+            self._granted(command, answer)
+
+    @rule(owner=owners)
+    def adopts(self, owner: Owner) -> None:
+        self.ask(Adopt(owner, 2))
+
+    @precondition(lambda self: self.book.records())
+    @rule(pick=picks, owner=owners)
+    def reasserts(self, pick: int, owner: Owner) -> None:
+        mine = [record for record in self.book.records() if record.owner == owner and record.execution in self.engine.inside]
+        if mine:
+            record: Reservation = self._pick(mine, pick)
+            self.ask(Reassert(record))
+
+    # time, leases and the engine
+
+    @rule(by_ms=st.sampled_from((1, 100, 1_000, LEASE_MS)), living=st.sampled_from(((), OWNERS[:1], OWNERS[1:], OWNERS)))
+    def time_passes(self, by_ms: int, living: tuple[Owner, ...]) -> None:
+        self.now_ms += by_ms
+        for owner in living:
+            self.lease_ms[owner] = self.now_ms + LEASE_MS
+            self.ask(self._heartbeat(owner))
+
+    def _heartbeat(self, owner: Owner) -> Heartbeat:
+        """A gateway at its best: it has read whatever has left the engine, and does not vouch for that."""
+        return Heartbeat(owner, 0, self.sequence, tuple(self.left))
+
+    @precondition(lambda self: self.engine.inside)
+    @rule(pick=picks)
+    def finishes(self, pick: int) -> None:
+        name = self._pick(list(self.engine.inside), pick)
+        del self.engine.inside[name]
+        self.left.append(name)
+
+    @rule(told=st.booleans())
+    def engine_restarts(self, told: bool) -> None:
+        self.left += list(self.engine.inside)
+        self.engine.restart()
+        if told:
+            self.reports_incarnation()
+
+    @rule()
+    def reports_incarnation(self) -> None:
+        life = f"life-{self.engine.life}"
+        self.ask(PutIncarnation(REPLICA, OWNERS[1], life, tuple(self.seen), self.number))
+
+    @rule(owner=owners, heartbeats=st.booleans())
+    def measures(self, owner: Owner, heartbeats: bool) -> None:
+        seat = self.ask(TakeReader(REPLICA, owner))[0]
+        load = len(self.engine.inside)
+        self.ask(PutSample(REPLICA, owner, f"life-{self.engine.life}", load, seat.sequence))
+        if heartbeats:
+            self.time_passes(200, OWNERS)
+
+    # witnesses
+
+    @invariant()
+    def agrees(self) -> None:
+        assert self.book.check() == []
+        self.oracle.judge(self.book, SCOPES)
+        self.engine.judge(self.book)
+        assert self.book.held("pool:pool", "tokens") <= 100
+        assert self.book.held("replica:pool/0", "requests") <= 4
+
+    @staticmethod
+    def _pick(many: list, pick: int):  # type: ignore[no-untyped-def,type-arg]
+        return many[pick % len(many)]
+
+
+def machine(book: type[Book]) -> Callable[[], RuleBasedStateMachine]:
+    return type("Fleet", (Fleet,), {"kind": book})
+
+
+QUICK = settings(
+    max_examples=80,
+    stateful_step_count=40,
+    deadline=None,
+    database=None,
+    derandomize=True,
+    suppress_health_check=list(HealthCheck),
+)
+SEARCH = settings(QUICK, max_examples=1_000, report_multiple_bugs=False, print_blob=False)
+
+
+def test_A4_book_agrees_with_the_oracle_and_the_engine() -> None:
+    run_state_machine_as_test(machine(Book), settings=QUICK)
+
+
+@pytest.mark.parametrize("bug", planted.PLANTED, ids=lambda bug: bug.__name__)
+def test_planted_bug_is_seen_by_the_witnesses(bug: type[Book]) -> None:
+    with pytest.raises(AssertionError):
+        run_state_machine_as_test(machine(bug), settings=SEARCH)
