@@ -193,4 +193,5 @@ def test_A5_emptiness_of_before_its_first_step_proves_nothing() -> None:
     proof = ClockProof(closed_s=10.0, began=False)
     assert not proof.seen(sample(10.0, (100,), 0))
     assert not proof.seen(sample(10.1, (100,), 0))  # the gauges may be older than the execution
-    assert proof.seen(sample(10.2, (101,), 0))
+    assert not proof.seen(sample(10.2, (101,), 0))  # that step may have begun before the execution was taken in
+    assert proof.seen(sample(10.3, (102,), 0))

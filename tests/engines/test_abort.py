@@ -1,4 +1,4 @@
-"""A connection that dies, an execution that is stopped, a client that is slow: what is told, and when it proves something."""
+"""A connection that dies, an execution that is stopped: what is told, and when it proves something."""
 
 from __future__ import annotations
 

@@ -27,6 +27,7 @@ from headworks.testing.listener import Recorder
 
 pytestmark = pytest.mark.parametrize("loop", LOOPS)
 
+
 def test_E2_paused_call_receives_nothing_until_resumed(loop: str) -> None:
     async def test() -> None:
         paused = asyncio.Event()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -65,6 +66,16 @@ def test_F2_a_decision_is_one_line_with_both_clocks(tmp_path: Path, log: Decisio
     assert (record["id"], record["key"], record["policy_version"]) == ("d", ["acme", "k"], "v")
     assert record["verdicts"][0]["limit"] == 15_000
     assert record["forecast"]["wait_s"] is None
+
+
+def test_F2_every_field_of_a_decision_is_logged_under_its_name(tmp_path: Path, log: DecisionLog) -> None:
+    verdict = Verdict("time", "pool:llama", 4.5, 1.0, "s", False, "queue_delay_exceeded")
+    decision = decided("refuse", "queue_delay_exceeded", verdict, wait_s=4.5, position=2)
+    log.write(decision)
+    log.flush()
+    logged = lines(tmp_path)[0]["record"]
+    expected = dataclasses.asdict(decision) | {"key": ["acme", "k"], "verdicts": [verdict._asdict()]}
+    assert logged == expected
 
 
 def test_F2_an_outcome_is_a_line_too(tmp_path: Path, log: DecisionLog) -> None:

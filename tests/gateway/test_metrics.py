@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from headworks.core.effects import Alarm, Outcome
 from headworks.core.reasons import REASONS
-from headworks.core.types import Decision, Verdict
+from headworks.core.types import Decision, RequestKey, Verdict
 from headworks.gateway.accounts import Accounts, Records
 from headworks.gateway.metrics import Reading, Registry
 from headworks.gateway.metrics_table import CLOSED, CONFIGURED, METRICS, WITHOUT_SOURCE
@@ -222,7 +222,7 @@ def counted(*records: Decision | Outcome) -> dict[str, float]:
     written = Records(Accounts(made), None)
     for record in records:
         written.record(record)
-    return {name: value for name, value in exposed(made).items() if "_bucket" not in name}
+    return {name: value for name, value in exposed(made).items() if "_bucket" not in name and value}
 
 
 def test_F1_a_decision_is_counted_with_every_failed_check() -> None:
@@ -285,6 +285,18 @@ def test_F1_a_refusal_counts_by_client(outcome: str, timeouts: int) -> None:
 def test_F1_what_failed_after_admission_is_no_refusal() -> None:
     found = counted(ended("failed", reason="preempted", in_slo=False))
     assert not [name for name in found if name.startswith("refused_total")]
+
+
+def test_F1_a_reload_lets_new_names_in() -> None:
+    made = registry()
+    accounts = Accounts(made)
+    new = {"key": RequestKey("newco", "k")}
+    accounts.outcome(ended("completed", **new))
+    made.allow("tenant", ["acme", "newco"])
+    accounts.outcome(ended("completed", **new))
+    found = exposed(made)
+    assert found["goodput_total{class=interactive,model=m,tenant=other}"] == 1
+    assert found["goodput_total{class=interactive,model=m,tenant=newco}"] == 1
 
 
 def test_F1_round_trips_attempts_and_lag_have_series() -> None:

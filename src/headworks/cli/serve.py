@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
 import signal
 import sys
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,6 +18,7 @@ from headworks.config import build, load, options
 
 if TYPE_CHECKING:
     from headworks.config.schema import Config
+    from headworks.core.types import Capacity
     from headworks.gateway.app import App
 
 
@@ -27,6 +30,7 @@ def serve(
     admin: Annotated[str | None, typer.Option(help="HOST:PORT of the admin port.")] = None,
     observe: Annotated[bool, typer.Option("--observe", help="Decide and record, refuse nothing.")] = False,
     exposed: Annotated[bool, typer.Option("--exposed", help="Listen off loopback without keys or TLS all the same.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Say what runs as JSON lines.")] = False,
     decisions: Annotated[Path | None, typer.Option(help="With --upstream: where to log decisions.")] = None,
 ) -> None:
     """Stand in front of engines: admit, let wait, or refuse with numbers."""
@@ -46,52 +50,72 @@ def serve(
             typer.echo(f"note: {warning}", err=True)
     chosen = options.with_options(chosen, os.environ, listen=listen, admin=admin, observe=observe, exposed_ok=exposed)
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
-    _run(chosen, config, exposed)
+    _run(chosen, config, exposed, as_json)
 
 
-def _run(chosen: Config, file: Path | None, exposed: bool) -> None:
+def _run(chosen: Config, file: Path | None, exposed: bool, as_json: bool) -> None:
     from headworks.gateway.app import App
 
     app = App(build.policy(chosen, number=1), build.settings(chosen, os.environ))
     try:
         import uvloop
     except ImportError:
-        asyncio.run(_serve(app, file, exposed))
+        asyncio.run(_serve(app, file, exposed, as_json))
     else:
-        uvloop.run(_serve(app, file, exposed))
+        uvloop.run(_serve(app, file, exposed, as_json))
 
 
-async def _serve(app: App, file: Path | None, exposed: bool) -> None:
+async def _serve(app: App, file: Path | None, exposed: bool, as_json: bool) -> None:
     await app.start()
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     loop.add_signal_handler(signal.SIGHUP, _reload, app, file, exposed)
-    _banner(app)
-    described = asyncio.create_task(_say_capacity(app))
+    _banner(app, as_json)
+    described = asyncio.create_task(_say_capacity(app, as_json))
     await stop.wait()
     described.cancel()
     typer.echo(f"draining, at most {app.settings.drain_s:g} s", err=True)
     await app.stop()
 
 
-def _banner(app: App) -> None:
+def _banner(app: App, as_json: bool) -> None:
     """What runs, and what it promises."""
     host, port = app.address[:2]
     admin_host, admin_port = app.admin_address[:2]
-    mode = "observe: decides and records, refuses nothing" if app.policy.observe else "enforce"
+    mode = "observe" if app.policy.observe else "enforce"
+    upstreams = [(replica.name, replica.engine, replica.url) for replica in app.settings.replicas]
+    if as_json:
+        _say(
+            {
+                "listening": f"http://{host}:{port}/v1",
+                "admin": f"http://{admin_host}:{admin_port}",
+                "upstreams": upstreams,
+                "mode": mode,
+                "policy": app.policy.version,
+                "ledger": app.settings.ledger_url,
+                "guarantee": app.store.guarantee,
+            }
+        )
+        return
+    explained = "observe: decides and records, refuses nothing" if app.policy.observe else mode
     lines = [
         f"headworks listens on http://{host}:{port}/v1, admin on http://{admin_host}:{admin_port}",
-        *(f"upstream {replica.name}: {replica.engine} at {replica.url}" for replica in app.settings.replicas),
-        f"mode {mode}, policy {app.policy.version}",
+        *(f"upstream {name}: {engine} at {url}" for name, engine, url in upstreams),
+        f"mode {explained}, policy {app.policy.version}",
         f"ledger {app.settings.ledger_url} {app.store.guarantee}",
     ]
     typer.echo("\n".join(lines))
     sys.stdout.flush()
 
 
-async def _say_capacity(app: App) -> None:
+def _say(value: dict[str, Any]) -> None:
+    typer.echo(json.dumps(value))
+    sys.stdout.flush()
+
+
+async def _say_capacity(app: App, as_json: bool) -> None:
     """Each engine's limits once it has told them."""
     waiting = {replica.name for replica in app.settings.replicas}
     while waiting:
@@ -100,16 +124,21 @@ async def _say_capacity(app: App) -> None:
             capacity = app.models.capacity(name)
             if capacity is not None:
                 waiting.discard(name)
-                held = f"{capacity.kv_tokens:,} tokens of memory" if capacity.kv_tokens else "memory unknown"
-                proves = ", ".join(capacity.evidence)
-                served = ", ".join(capacity.models)
-                typer.echo(
-                    f"ready {name}: {capacity.engine} {capacity.version}, {served}, context {capacity.context_tokens:,}, "
-                    f"{held}, can prove a stop by {proves}"
-                )
-                for note in capacity.notes:
-                    typer.echo(f"note: {name}: {note}", err=True)
-                sys.stdout.flush()
+                _show_capacity(capacity, as_json)
+
+
+def _show_capacity(capacity: Capacity, as_json: bool) -> None:
+    if as_json:
+        _say({"ready": asdict(capacity)})
+        return
+    held = f"{capacity.kv_tokens:,} tokens of memory" if capacity.kv_tokens else "memory unknown"
+    typer.echo(
+        f"ready {capacity.replica}: {capacity.engine} {capacity.version}, {', '.join(capacity.models)}, "
+        f"context {capacity.context_tokens:,}, {held}, can prove a stop by {', '.join(capacity.evidence)}"
+    )
+    for note in capacity.notes:
+        typer.echo(f"note: {capacity.replica}: {note}", err=True)
+    sys.stdout.flush()
 
 
 def _reload(app: App, file: Path | None, exposed: bool) -> None:

@@ -191,7 +191,8 @@ class Course:
             return
         if replica.capacity is not None and "E3a" in replica.capacity.evidence:
             replica.closing[life.execution.id] = ClockProof(now_s, began=life.first_byte_s is not None)
-        else:
+        if life.execution.id not in replica.closing or life.first_byte_s is None:
+            # The clock of an engine that has nothing to do stands still: what it never showed, counting has to prove.
             replica.unproved.setdefault(life.execution.id, now_s)
         self._desk.observe(replica.name, now_s)
 

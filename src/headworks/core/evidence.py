@@ -7,7 +7,8 @@ most two iterations. It needs no exclusivity and nothing of other gateways. A fr
 
 Emptiness is weaker than it looks: gauges are those of the last finished step. An engine that hangs, or is still busy
 with the first step of this very execution, shows the emptiness of before. So an empty rank counts only if its gauges
-are younger than the execution: the engine had shown a byte of it, or the clock moved between the two samples.
+are younger than the execution: the engine had shown a byte of it, or the clock moved by two between the samples. One is
+not enough: the step that ended may have begun before the execution was taken in.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from __future__ import annotations
 from headworks.core.types import ReplicaSample
 
 ITERATIONS = 4
+TAKEN_IN_ITERATIONS = 2
+"""What arrived before the first sample stands in the gauges of the step after next, or has left."""
 
 
 class ClockProof:
@@ -41,7 +44,7 @@ class ClockProof:
             self._first = sample
             return False
         return all(
-            now - then >= ITERATIONS or (load == 0 and (self._began or now > then))
+            now - then >= ITERATIONS or (load == 0 and (self._began or now - then >= TAKEN_IN_ITERATIONS))
             for then, now, load in zip(first.iterations, sample.iterations, loads, strict=True)
         )
 

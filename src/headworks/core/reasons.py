@@ -92,7 +92,7 @@ REASONS: dict[str, Reason] = _table(
         "ticket",
         "This class is refused while {subject} is {value}; the gate is {limit}.",
     ),
-    Reason("queue_full", "pool", 429, "overloaded", "ticket", "The queue holds {value} {unit} of {limit}."),
+    Reason("queue_full", "pool", 429, "overloaded", "ticket", "The queue would hold {value} {unit} of {limit}."),
     Reason(
         "queue_timeout",
         "pool",

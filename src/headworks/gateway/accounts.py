@@ -10,6 +10,31 @@ from headworks.gateway.metrics import Registry
 
 OVERLOADED = frozenset({429, 503})
 UNWANTED = frozenset({"cancelled", "failed", "expired"})
+SERIES_KEPT_MAX = 4_096
+"""Combinations whose series are kept at hand. All of them together are bounded by the registry."""
+
+
+class Series:
+    """What outcomes of one tenant, class, model and pool move."""
+
+    __slots__ = (
+        *("cached", "output", "prompt", "reserved", "wasted"),
+        *("e2e", "goodput", "prediction_error", "reserved_over_used", "tpot", "ttft"),
+    )
+
+    def __init__(self, registry: Registry, tenant: str, service_class: str, model: str, pool: str) -> None:
+        labels = tenant, service_class, model
+        self.prompt = registry.counter("tokens_total", *labels, "prompt")
+        self.cached = registry.counter("tokens_total", *labels, "cached")
+        self.output = registry.counter("tokens_total", *labels, "output")
+        self.reserved = registry.counter("tokens_total", *labels, "reserved")
+        self.wasted = registry.counter("tokens_total", *labels, "wasted")
+        self.reserved_over_used = registry.histogram("reserved_over_used_ratio", tenant, service_class)
+        self.e2e = registry.histogram("e2e_seconds", *labels)
+        self.ttft = registry.histogram("ttft_seconds", *labels)
+        self.tpot = registry.histogram("tpot_seconds", *labels)
+        self.prediction_error = registry.histogram("prediction_error_seconds", pool, "ttft")
+        self.goodput = registry.counter("goodput_total", *labels)
 
 
 class Accounts:
@@ -17,6 +42,8 @@ class Accounts:
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
+        self._series: dict[tuple[str, str, str, str], Series] = {}
+        self._generation = -1
         self.alarms: dict[str, int] = {}
         """By name. They have no metric of their own: each one has a metric or a record that shows the matter itself."""
 
@@ -60,36 +87,47 @@ class Accounts:
 
     def _used(self, outcome: Outcome) -> None:
         """Tokens by kind, and how much had been set aside for them."""
-        usage, work, counter = outcome.usage, outcome.work, self._registry.counter
+        usage, work, series = outcome.usage, outcome.work, self._of(outcome)
         assert usage is not None
-        labels = outcome.key.tenant, outcome.service_class, outcome.model
-        counter("tokens_total", *labels, "prompt").add(usage.prompt_tokens)
-        counter("tokens_total", *labels, "cached").add(usage.cached_tokens)
-        counter("tokens_total", *labels, "output").add(usage.output_tokens)
-        counter("tokens_total", *labels, "reserved").add(work.tokens)
+        series.prompt.add(usage.prompt_tokens)
+        series.cached.add(usage.cached_tokens)
+        series.output.add(usage.output_tokens)
+        series.reserved.add(work.tokens)
         if outcome.outcome in UNWANTED:
-            counter("tokens_total", *labels, "wasted").add(usage.output_tokens)
+            series.wasted.add(usage.output_tokens)
         used_tokens = usage.prompt_tokens + usage.output_tokens
         if usage.exact and used_tokens > 0:
-            histogram = self._registry.histogram("reserved_over_used_ratio", outcome.key.tenant, outcome.service_class)
-            histogram.observe(work.tokens / used_tokens)
+            series.reserved_over_used.observe(work.tokens / used_tokens)
 
     def _completed(self, outcome: Outcome) -> None:
         """What the client saw."""
-        histogram, labels = self._registry.histogram, (outcome.key.tenant, outcome.service_class, outcome.model)
-        histogram("e2e_seconds", *labels).observe(outcome.ended_s - outcome.arrived_s)
+        series = self._of(outcome)
+        series.e2e.observe(outcome.ended_s - outcome.arrived_s)
         if outcome.in_slo:
-            self._registry.counter("goodput_total", *labels).add()
+            series.goodput.add()
         if outcome.first_byte_s is None:
             return
         ttft_s = outcome.first_byte_s - outcome.arrived_s
-        histogram("ttft_seconds", *labels).observe(ttft_s)
+        series.ttft.observe(ttft_s)
         if outcome.predicted_ttft_s is not None:
-            histogram("prediction_error_seconds", outcome.pool, "ttft").observe(ttft_s - outcome.predicted_ttft_s)
+            series.prediction_error.observe(ttft_s - outcome.predicted_ttft_s)
         if outcome.usage is not None:
             further = outcome.usage.output_tokens // max(1, outcome.work.sequences) - 1
             if further > 0:
-                histogram("tpot_seconds", *labels).observe((outcome.ended_s - outcome.first_byte_s) / further)
+                series.tpot.observe((outcome.ended_s - outcome.first_byte_s) / further)
+
+    def _of(self, outcome: Outcome) -> Series:
+        """The series of its tenant, class, model and pool: looked up once, as a look-up for each costs more than counting."""
+        if self._generation != self._registry.generation:
+            self._series.clear()
+            self._generation = self._registry.generation
+        name = outcome.key.tenant, outcome.service_class, outcome.model, outcome.pool
+        series = self._series.get(name)
+        if series is None:
+            if len(self._series) >= SERIES_KEPT_MAX:
+                self._series.clear()
+            series = self._series[name] = Series(self._registry, *name)
+        return series
 
     def alarm(self, alarm: Alarm) -> None:
         """Something that should not be."""

@@ -19,7 +19,8 @@ from typing import Any
 import msgspec
 
 from headworks.core.effects import Outcome
-from headworks.core.types import Decision
+from headworks.core.types import Decision, Forecast, RequestKey, Work
+from headworks.gateway.verdicts import ShownVerdict, shown
 
 FLUSH_S = 0.5
 BUFFER_BYTES_MAX = 16 * 1024 * 1024
@@ -31,13 +32,35 @@ FOUND_MAX = 1_000
 DAY_S = 86_400.0
 
 
-class Line(msgspec.Struct):
+class DecisionRecord(msgspec.Struct, gc=False):
+    """A decision as it is logged: the fields of `Decision`, in its order, with verdicts that name theirs."""
+
+    id: str
+    key: RequestKey
+    outcome: str
+    reason: str
+    verdicts: list[ShownVerdict]
+    forecast: Forecast
+    work: Work
+    retry_after_s: float | None
+    position: int
+    degraded: str
+    decided_s: float
+    waited_s: float
+    gateway: str
+    policy_version: str
+    service_class: str
+    model: str
+    pool: str
+
+
+class Line(msgspec.Struct, gc=False):
     """One line of the log."""
 
     kind: str
     utc: str
     monotonic_s: float
-    record: Decision | Outcome
+    record: DecisionRecord | Outcome
 
 
 class DecisionLog:
@@ -70,8 +93,11 @@ class DecisionLog:
 
     def write(self, record: Decision | Outcome) -> None:
         """Put a record down. It is in the file within `FLUSH_S`, or when the log is closed."""
-        kind = "decision" if type(record) is Decision else "outcome"
-        line = Line(kind, self._stamp.text(self._wall_s()), self._clock_s(), record)
+        utc, monotonic_s = self._stamp.text(self._wall_s()), self._clock_s()
+        if isinstance(record, Decision):
+            line = Line("decision", utc, monotonic_s, _logged(record))
+        else:
+            line = Line("outcome", utc, monotonic_s, record)
         with self._lock:
             buffer = self._buffer
             if len(buffer) > BUFFER_BYTES_MAX:
@@ -183,6 +209,28 @@ class Files:
         for path in self.paths():
             if path.stat().st_mtime < oldest_s:
                 path.unlink()
+
+
+def _logged(decision: Decision) -> DecisionRecord:
+    return DecisionRecord(
+        decision.id,
+        decision.key,
+        decision.outcome,
+        decision.reason,
+        shown(decision.verdicts),
+        decision.forecast,
+        decision.work,
+        decision.retry_after_s,
+        decision.position,
+        decision.degraded,
+        decision.decided_s,
+        decision.waited_s,
+        decision.gateway,
+        decision.policy_version,
+        decision.service_class,
+        decision.model,
+        decision.pool,
+    )
 
 
 def _lines_with(path: Path, needle: bytes) -> Iterator[dict[str, Any]]:

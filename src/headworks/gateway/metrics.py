@@ -76,6 +76,8 @@ class Registry:
         self._allowed: dict[str, frozenset[str]] = {label: frozenset(values) for label, values in CLOSED.items()}
         self._counters: dict[str, dict[tuple[str, ...], Counter]] = {}
         self._histograms: dict[str, dict[tuple[str, ...], Histogram]] = {}
+        self.generation = 0
+        """Changes with what labels may be: whoever keeps series asks for them anew then."""
         self.series = 0
         """Lines made so far, gauges apart."""
         self.series_refused = 0
@@ -84,6 +86,7 @@ class Registry:
         """The values a configured label may take, such as the names of all tenants. A reload replaces them."""
         assert label in CONFIGURED, label
         self._allowed[label] = frozenset(values)
+        self.generation += 1
 
     def counter(self, name: str, *values: str) -> Counter:
         """The series of these label values, in the order of the table. Keep it where it is counted often."""

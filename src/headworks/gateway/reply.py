@@ -11,12 +11,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
 from headworks.core.reasons import REASONS, Reason
 from headworks.core.types import Decision, Forecast, Usage, Verdict
+from headworks.gateway.verdicts import ShownVerdict, shown
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -70,7 +71,7 @@ class _Error(msgspec.Struct):
 
 class _Explanation(msgspec.Struct):
     decision: str
-    verdicts: Sequence[dict[str, Any]]
+    verdicts: Sequence[ShownVerdict]
     forecast: Forecast | None
     policy_version: str
 
@@ -92,7 +93,7 @@ def refusal(
 ) -> Answer:
     """The answer to a request that does not run. `wall_s` is Unix time, `usage` what a completed key has used (A6)."""
     reason = REASONS[decision.reason]
-    verdicts = [verdict._asdict() for verdict in decision.verdicts]
+    verdicts = shown(decision.verdicts)
     explanation = _Explanation(decision.id, verdicts, decision.forecast, decision.policy_version)
     if usage is not None:
         explanation = _ExplanationWithUsage(decision.id, verdicts, decision.forecast, decision.policy_version, usage)

@@ -8,7 +8,10 @@ were, and what the clients were told with what the gateways wrote down. It raise
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from headworks.core.book_table import CHARGED, ORPHANED, TERMINAL
+from headworks.core.commands import Answer, Cancel, Command, Stop
 from headworks.core.types import RequestKey, Reservation
 from headworks.sim.auditor import Auditor
 from headworks.sim.simulation import Arrival, Simulation
@@ -31,8 +34,12 @@ class Watch:
         self._engines_seen = -1
         self._gates_seen: dict[int, int] = {}
         self._charged: dict[str, tuple[int, int]] = {}
+        self._held: dict[tuple[str, str], int] = {}
         self._final: dict[str, tuple[str, str]] = {}
         self._keys: dict[str, RequestKey] = {}
+        self._dead: dict[str, str] = {}
+        """Executions of which the ledger has acknowledged that they must never run, and why."""
+        simulation.ledger.seen = self._overhear
 
     def look(self) -> None:
         """After an event: check what may have changed."""
@@ -47,12 +54,31 @@ class Watch:
             self._engines_seen = engines
             self._memory()
 
+    def _overhear(self, commands: Sequence[Command], answers: Sequence[Answer]) -> None:
+        """What the ledger promised: a stop is final even for what it did not know, and evidence counts from anybody."""
+        for command, answer in zip(commands, answers, strict=True):
+            if answer.outcome in ("fenced", "dead", "yield"):
+                self.note(f"{answer.verb} {answer.outcome}")
+            if isinstance(command, Stop):
+                if answer.outcome != "refused":
+                    self._dead.setdefault(command.execution, f"stopped by {command.evidence}")
+                elif command.evidence != NEVER_SENT:
+                    raise self._broken("rule 7", f"{command.evidence} of {command.execution} was refused to {command.owner}")
+            elif isinstance(command, Cancel) and answer.outcome != "refused" and answer.state not in CHARGED:
+                self._dead.setdefault(command.execution, "cancelled before it was known")
+
     def _book(self) -> None:
         """I1, I2, I3, I8: counters are the sums of charged records. I6: what is final stays. I16: what is charged is known."""
-        self._raise_if(self._simulation.ledger.book.check(), "book")
+        book = self._simulation.ledger.book
+        self._raise_if(book.check(), "book")
+        sums: dict[tuple[str, str], int] = {}
         charged: dict[str, tuple[int, int]] = {}
-        for record in self._simulation.ledger.book.records():
+        for record in book.records():
             if record.state in CHARGED:
+                if record.execution in self._dead:
+                    raise self._broken("rule 3", f"{record.execution} is charged and was {self._dead[record.execution]}")
+                for scope, unit, amount in record.charges:
+                    sums[scope, unit] = sums.get((scope, unit), 0) + amount
                 charged[record.execution] = _tokens_and_sequences(record)
                 if record.key is not None:
                     self._keys[record.execution] = record.key
@@ -61,6 +87,12 @@ class Watch:
             elif record.state in TERMINAL:
                 self._finality(record)
         self._charged = charged
+        for (scope, unit), held in sums.items():
+            limit = book.limit(scope, unit)
+            # A limit that was lowered leaves an excess that drains; what may never happen is that more is added to it.
+            if limit is not None and held > max(limit, self._held.get((scope, unit), 0)):
+                raise self._broken("I2", f"{scope} holds {held} {unit} of {limit}")
+        self._held = sums
 
     def _finality(self, record: Reservation) -> None:
         now = (record.state, record.evidence)

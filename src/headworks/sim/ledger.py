@@ -1,9 +1,9 @@
 """A ledger at the far end of an unreliable line: its answers come late, twice, out of order, or never.
 
 The book inside is the real one (or one with a planted bug). What is simulated is the way to it: a list of commands is
-carried there, run in one go at the moment it arrives, and the answers are carried back. Each way takes its own time,
-so two calls overtake each other; each may be lost or repeated. A caller therefore learns that its commands were run,
-that they were lost, or nothing at all, which is what a network between a gateway and its store does.
+carried there, run in one go (with what others sent, if the line gathers calls), and the answers are carried back. Each
+way takes its own time, so two calls overtake each other; each may be lost or repeated. A caller therefore learns that
+its commands were run, or nothing at all, which is what a network between a gateway and its store does.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ class BookLike(Protocol):
 
     def records(self) -> Sequence[Reservation]: ...
 
+    def limit(self, scope: str, unit: str) -> int | None: ...
+
 
 @dataclass(slots=True)
 class Line:
@@ -44,6 +46,8 @@ class Line:
     lost_answer_ratio: float = 0.0
     twice_ratio: float = 0.0
     """The commands are run a second time, a moment later, and that answer comes too."""
+    gather_s: float = 0.0
+    """Calls that arrive within so much time of the first are run as one list, as a store does that coalesces them."""
 
 
 class SimLedger:
@@ -56,10 +60,13 @@ class SimLedger:
         self.line = line
         self.applied = 0
         """Grows with each call that reached the book, so that a watcher knows when to look again."""
+        self.seen: Callable[[Sequence[Command], Sequence[Answer]], None] | None = None
+        """Told of every list that was run, for whoever watches."""
         self.faults = {"late": 0, "lost_command": 0, "lost_answer": 0, "twice": 0, "cut_off": 0}
         self._world = world
         self._random = Random(f"ledger-{seed}")
         self._cut_off_until_s = -1.0
+        self._gathered: list[tuple[tuple[Command, ...], Answered]] = []
 
     def apply(self, commands: Sequence[Command], answered: Answered) -> None:
         """Send the commands on their way. `answered` is called later, perhaps twice, perhaps never."""
@@ -68,9 +75,9 @@ class SimLedger:
         if self._happens(self.line.lost_command_ratio, "lost_command"):
             return
         kept = tuple(commands)
-        self._carry(lambda: self._run(kept, answered))
+        self._carry(lambda: self._arrive(kept, answered))
         if self._happens(self.line.twice_ratio, "twice"):
-            self._carry(lambda: self._run(kept, answered))
+            self._carry(lambda: self._arrive(kept, answered))
 
     def now_ms(self) -> int:
         """The store's own clock. It starts at a day so that no age is ever measured against zero."""
@@ -85,17 +92,35 @@ class SimLedger:
 
     def mend(self) -> None:
         """Every fault of the line is over (the liveness phase of a campaign)."""
-        self.line = Line(latency_s=self.line.latency_s)
+        self.line = Line(latency_s=self.line.latency_s, gather_s=self.line.gather_s)
         self._cut_off_until_s = -1.0
 
-    def _run(self, commands: tuple[Command, ...], answered: Answered) -> None:
+    def _arrive(self, commands: tuple[Command, ...], answered: Answered) -> None:
         if self._is_cut_off():
             return
+        self._gathered.append((commands, answered))
+        if len(self._gathered) == 1:
+            if self.line.gather_s:
+                self._world.after(self.line.gather_s, self._run)
+            else:
+                self._run()
+
+    def _run(self) -> None:
+        """One list, in the order of arrival; each caller gets the answers to its own commands."""
+        calls, self._gathered = self._gathered, []
+        commands = [command for call, _ in calls for command in call]
         answers = self.book.apply(commands, self.now_ms())
         self.applied += 1
-        if self._happens(self.line.lost_answer_ratio, "lost_answer"):
-            return
-        self._carry(lambda: None if self._is_cut_off() else answered(answers))
+        if self.seen is not None:
+            self.seen(commands, answers)
+        first = 0
+        for call, answered in calls:
+            self._answer(answers[first : first + len(call)], answered)
+            first += len(call)
+
+    def _answer(self, answers: list[Answer], answered: Answered) -> None:
+        if not self._happens(self.line.lost_answer_ratio, "lost_answer"):
+            self._carry(lambda: None if self._is_cut_off() else answered(answers))
 
     def _carry(self, delivery: Callable[[], None]) -> None:
         """One way. Without latency or faults it is next in turn, never at once: answers do not re-enter their caller."""

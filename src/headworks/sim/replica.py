@@ -19,8 +19,6 @@ from headworks.sim.world import World
 
 PROGRESS_S = 0.25
 """A stream's progress is told this often at most: nobody needs to hear of every token."""
-NOTICE_S_MAX = 2.0
-"""An engine notices a connection that broke on the way after at most this long."""
 
 
 class SimReplica:
@@ -332,7 +330,7 @@ class SimReplica:
         self.model.slow(1.0)
 
     def _forsake(self, connection: Connection) -> None:
-        """From now on nobody listens; the engine will learn it within `NOTICE_S_MAX`, and abort."""
+        """From now on nobody listens; the engine will learn it within `notice_s`, and abort."""
         connection.listener = None
         execution, incarnation = connection.sending.execution, self.model.incarnation
 
@@ -343,7 +341,7 @@ class SimReplica:
                 self.changed += 1
                 self._schedule()
 
-        self._world.after(NOTICE_S_MAX * self._random.random(), notice)
+        self._world.after(self.distance.notice_s * self._random.random(), notice)
 
     def _is_unscrapable(self) -> bool:
         return self.is_down or self._world.now_s < self._unscrapable_until_s

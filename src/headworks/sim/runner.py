@@ -296,11 +296,11 @@ class SimRunner:
         def look() -> None:
             if not self.alive or self._streams.get(execution) is not stream:
                 return
-            silent_s = self._world.now_s - stream.progressed_s
-            if silent_s < limit_s:
-                self._world.at(stream.progressed_s + limit_s, look)
+            due_s = stream.progressed_s + limit_s
+            if self._world.now_s < due_s:
+                self._world.at(due_s, look)
             else:
-                self.tell(EngineSilent(execution, silent_s))
+                self.tell(EngineSilent(execution, self._world.now_s - stream.progressed_s))
                 self._world.after(limit_s, look)
 
         if limit_s != float("inf"):

@@ -25,8 +25,8 @@ ERROR_BODY_BYTES_MAX = 65_536
 EVENT_BYTES_MAX = 1_048_576
 
 COMPLETE, REFUSED, LEFT, CUT, OVERDUE, UNCONNECTED = "complete", "refused", "left", "cut", "overdue", "unconnected"
-"""How an attempt ends: whole answer · a status of 400 or more · no first token within the patience · broken, an error
-event, aborted, or not an event stream · too long altogether · no connection."""
+"""How an attempt ends: whole answer · a status of 400 or more, or an error in place of the first token · no first token
+within the patience · broken, an error event, aborted, or not an event stream · too long altogether · no connection."""
 
 
 class _Delta(msgspec.Struct):
@@ -174,6 +174,7 @@ class Connection(asyncio.Protocol):
             return
         if event.error is not None:
             self._broken = True
+            attempt.code = f"error event {_code(payload)}".strip()
         if event.usage is not None:
             attempt.prompt_tokens, attempt.output_tokens = event.usage.prompt_tokens, event.usage.completion_tokens
         for choice in event.choices:
@@ -201,12 +202,20 @@ class Connection(asyncio.Protocol):
             attempt.code = _code(self._partial)
             self._end(REFUSED)
         else:
-            whole = self._finished and self._done_seen and not self._broken
-            self._end(COMPLETE if whole else CUT, "" if whole else "not a whole answer")
+            self._end_stream(attempt)
         if self._parser.should_keep_alive():
             self._pool.take_back(self)
         else:
             self._close()
+
+    def _end_stream(self, attempt: Attempt) -> None:
+        """An engine that is full may say so only after it has begun a stream: an error in place of the first token."""
+        if self._finished and self._done_seen and not self._broken:
+            self._end(COMPLETE)
+        elif attempt.code and not attempt.first_token_s:
+            self._end(REFUSED)
+        else:
+            self._end(CUT, attempt.code or "not a whole answer")
 
     def connection_lost(self, exc: Exception | None) -> None:
         begun = self._attempt is not None and self._attempt.status

@@ -123,10 +123,12 @@ def _translated(text: str) -> Unacceptable:
 def _refuse_repeated(body: bytes, raws: dict[str, msgspec.Raw], compact_bytes: int) -> None:
     """Refuse a body that names a field twice: the decoder keeps the last, and another reader may keep the first.
 
-    A body without white space is exactly as long as its fields; one with the usual space after each colon and comma is
-    two bytes a field longer. Both then hold nothing else. Any other body is counted, with its large values taken out.
+    A body without white space is exactly as long as its fields, and then holds nothing else. One with the usual space
+    after each colon and comma is written again and compared. Any other is counted, with its large values taken out.
     """
-    if len(body) - compact_bytes in (0, 2 * len(raws) - 1):
+    if len(body) == compact_bytes:
+        return
+    if len(body) == compact_bytes + 2 * len(raws) - 1 and body == _spaced(raws):
         return
     rest = body
     for raw in raws.values():
