@@ -44,13 +44,22 @@ def capacity(replica: str = "p/0", kv_tokens: int | None = 40_000, **changed: An
 class Bench:
     """Feeds a gate and its book. Effects of a turn are kept in `effects` until they are taken."""
 
-    def __init__(self, settings: Policy, *, capacities: tuple[Capacity, ...] | None = None, book: Book | None = None) -> None:
+    def __init__(
+        self,
+        settings: Policy,
+        *,
+        capacities: tuple[Capacity, ...] | None = None,
+        book: Book | None = None,
+        boot: str = "boot-1",
+    ) -> None:
         self.book = book or Book(lease_ms=5_000, remember_ms=3_600_000)
-        self.gate = Gate(settings, "g1", b"seed", "boot-1")
+        self.gate = Gate(settings, "g1", b"seed", boot)
         self.now_s = 100.0
         self.effects: list[Effect] = []
         self.lose_asks = False
         """Commands asked while this is set never reach the book."""
+        self.lose_answers = False
+        """Commands asked while this is set are run, and nobody hears what came of them."""
         self._events: deque[events.Event] = deque()
         self._wake_s = float("inf")
         self._arrivals = 0
@@ -74,7 +83,8 @@ class Bench:
             self._wake_s = effect.at_s
         elif isinstance(effect, Ask) and not self.lose_asks:
             answers = self.book.apply(effect.commands, int(self.now_s * 1000))
-            self._events.append(events.LedgerAnswered(answers))
+            if not self.lose_answers:
+                self._events.append(events.LedgerAnswered(answers))
 
     def advance(self, seconds: float) -> None:
         """Let time pass, with the wake-ups the gate asked for."""

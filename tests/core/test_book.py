@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -229,6 +230,17 @@ def test_K13_cancel_of_an_orphan_is_kept_for_its_owner() -> None:
     asked.ask(Heartbeat(FIRST))
     assert asked.outcome(Cancel("x", FIRST)) == "recorded"
     assert asked.one(Reassert(told)).state == "CANCELLING"
+
+
+def test_K13_an_orphan_comes_back_as_what_is_known_of_it() -> None:
+    asked = Asked(FIRST)
+    asked.ask(reserve("seen", 100), reserve("unwanted", 100), Start("unwanted", FIRST))
+    seen, unwanted = asked.book.find("seen"), asked.book.find("unwanted")
+    assert seen is not None and unwanted is not None
+    asked.advance(LEASE_MS)
+    asked.ask(Heartbeat(FIRST), Start("seen", FIRST))
+    assert asked.one(Reassert(seen)).state == "RUNNING", "a byte of it was seen meanwhile"
+    assert asked.one(Reassert(replace(unwanted, state="CANCELLING"))).state == "CANCELLING", "its cancel was lost"
 
 
 def test_anti_entropy_lists_claims_and_charges_of_one_boot() -> None:

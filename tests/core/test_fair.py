@@ -7,6 +7,7 @@ must fail where nobody yields.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from heapq import heappop, heappush
 from random import Random
 
@@ -93,6 +94,28 @@ def test_D1_estimates_are_trued_up_and_idleness_is_not_saved() -> None:
     assert turns.start("c", False) == 500.0, "an idle flow starts at virtual time"
 
 
+def test_D1_what_never_ran_is_not_charged() -> None:
+    asked = Asked(FIRST, limits=POOL)
+    asked.ask(reserve("a1", 400, tenant="a"), Stop("a1", FIRST, "E0", "cancelled", None))
+    assert asked.book._turns["pool"].tenants["interactive"].finish == {"a": 0.0}
+
+
+def test_D1_a_correction_does_not_go_back_below_virtual_time() -> None:
+    asked = Asked(FIRST, SECOND, limits=POOL)
+    asked.ask(reserve("a1", 600, tenant="a"), *(reserve(f"b{n}", c, tenant="b", owner=SECOND) for n, c in ((1, 300), (2, 100))))
+    asked.ask(reserve("a2", 500, tenant="a"), Stop("a1", FIRST, "E1", "completed", used(10)))
+    level = asked.book._turns["pool"].tenants["interactive"]
+    assert (level.virtual, level.finish) == (300.0, {"a": 300.0, "b": 400.0})
+
+
+def test_slots_of_all_gateways_are_told_until_their_gateway_is_gone() -> None:
+    asked = Asked(FIRST, SECOND, limits=POOL)
+    asked.ask(replace(reserve("a1", 1), slots_tokens=700))
+    assert asked.one(replace(reserve("b1", 1, owner=SECOND), slots_tokens=40)).slots_tokens == 740
+    asked.advance(LEASE_MS, SECOND)
+    assert asked.one(replace(reserve("b2", 1, owner=SECOND), slots_tokens=40)).slots_tokens == 40
+
+
 def test_answers_count_what_waits_at_every_gateway() -> None:
     asked = Asked(FIRST, SECOND, limits=POOL)
     asked.ask(reserve("a1", 900, tenant="a"))
@@ -117,6 +140,22 @@ def test_D2_a_large_head_is_passed_sixteen_times_and_then_saved_for() -> None:
     assert asked.outcome(reserve("large", 1_000, tenant="large", owner=SECOND)) == "granted"
 
 
+def test_D2_the_count_of_passes_starts_again_when_the_flow_has_caught_up() -> None:
+    """Sixteen small pass, two large make up for it, and after the small ones' own turns sixteen may pass again."""
+    asked = Asked(FIRST, SECOND, limits=POOL)
+    asked.ask(reserve("s0", 100, tenant="small", more=True))
+    running, course = "s0", ""
+    for number in range(1, 70):
+        if asked.outcome(reserve(f"l{number}", 1_000, tenant="large", owner=SECOND, more=True)) == "granted":
+            course += "L"
+            asked.ask(Stop(f"l{number}", SECOND, "E1", "completed", used(1_000)))
+        granted = asked.outcome(reserve(f"s{number}", 100, tenant="small", more=True)) == "granted"
+        asked.ask(Stop(running, FIRST, "E1", "completed", used(100)))
+        if granted:
+            course, running = course + "s", f"s{number}"
+    assert course.startswith("s" * 16 + "LL" + "s" * 19 + "LL" + "s" * 20 + "LL")
+
+
 def test_D2_a_head_short_of_its_own_limit_is_passed_freely() -> None:
     asked = Asked(FIRST, SECOND, limits=(*POOL, Charge("tenant:large", "tokens", 500)))
     asked.ask(reserve("large-0", 400, tenant="large", owner=SECOND))
@@ -126,10 +165,10 @@ def test_D2_a_head_short_of_its_own_limit_is_passed_freely() -> None:
         asked.ask(Stop(f"s{number}", FIRST, "E1", "completed", used(100)))
 
 
-def test_one_flow_pays_nothing_for_fairness() -> None:
+def test_one_flow_never_yields_to_itself() -> None:
     asked = Asked(FIRST, limits=POOL)
-    asked.ask(reserve("a1", 100, more=True), reserve("a2", 100, more=True))
-    assert asked.book._whose_turn(reserve("a3", 100), asked.book._turns["pool"], Replica("")) == (False, ())
+    outcomes = [asked.outcome(reserve(f"a{number}", 300, more=True)) for number in range(5)]
+    assert outcomes == ["granted", "granted", "granted", "refused", "refused"]
 
 
 # minutes of shared service

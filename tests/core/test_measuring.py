@@ -56,15 +56,15 @@ def test_B2_drain_rate_counts_only_gaps_in_which_work_waited() -> None:
     drain.granted(100, 1, backlogged=True, now_s=50.0)  # the 50 s before were idle: they say nothing
     for step in range(1, 5):
         drain.granted(100, 1, backlogged=True, now_s=50.0 + 0.1 * step)
-    assert drain.requests_per_s() == pytest.approx(10.0)
-    assert drain.tokens_per_s() == pytest.approx(1000.0)
+    assert drain.requests_per_s == pytest.approx(10.0)
+    assert drain.tokens_per_s == pytest.approx(1000.0)
 
 
 def test_C4_drain_rate_is_unknown_not_zero_before_it_was_measured() -> None:
     drain = DrainRate()
     for step in range(4):
         drain.granted(100, 1, backlogged=True, now_s=0.1 * step)
-    assert drain.tokens_per_s() is None  # three gaps are not enough
+    assert drain.tokens_per_s is None  # three gaps are not enough
 
 
 def test_drain_rate_forgets_a_gap_whose_queue_emptied_by_leaving_clients() -> None:
@@ -73,23 +73,35 @@ def test_drain_rate_forgets_a_gap_whose_queue_emptied_by_leaving_clients() -> No
         drain.granted(100, 1, backlogged=True, now_s=0.1 * step)
     drain.emptied()
     drain.granted(100, 1, backlogged=True, now_s=100.0)
-    assert drain.requests_per_s() == pytest.approx(10.0)
+    assert drain.requests_per_s == pytest.approx(10.0)
 
 
 def test_prefill_time_covers_what_recent_requests_took_beyond_the_line() -> None:
     prefill = PrefillTime()
     for step in range(100):
-        prefill.observe(100, 0.1 if step % 2 else 0.3, alone=False)
-    assert 0.28 <= prefill.upper_s(100, alone=False) <= 0.33
+        prefill.observe(100, 0.1 if step % 2 else 0.3, alone=False, now_s=step / 10)
+    assert 0.28 <= prefill.upper_s(100, alone=False, now_s=10.0) <= 0.33
 
 
 def test_prefill_time_under_load_does_not_keep_an_idle_engine_idle() -> None:
     prefill = PrefillTime()
-    prefill.observe(100, 0.02, alone=True)
+    prefill.observe(100, 0.02, alone=True, now_s=1.0)
     for _ in range(50):
-        prefill.observe(100, 3.0, alone=False)
-    assert prefill.upper_s(100, alone=False) >= 2.8
-    assert prefill.upper_s(100, alone=True) == pytest.approx(0.02)
+        prefill.observe(100, 3.0, alone=False, now_s=1.0)
+    assert prefill.upper_s(100, alone=False, now_s=2.0) >= 2.8
+    assert prefill.upper_s(100, alone=True, now_s=2.0) == pytest.approx(0.02)
+
+
+def test_prefill_time_under_load_is_forgotten_when_nobody_measures_it_any_more() -> None:
+    prefill = PrefillTime()
+    prefill.observe(100, 0.02, alone=True, now_s=1.0)
+    for _ in range(50):
+        prefill.observe(100, 3.0, alone=False, now_s=1.0)
+    assert prefill.upper_s(100, alone=False, now_s=3.9) >= 2.8
+    assert prefill.upper_s(100, alone=False, now_s=4.1) == pytest.approx(0.02)
+    for _ in range(10):
+        prefill.observe(100, 0.1, alone=False, now_s=5.0)
+    assert prefill.upper_s(100, alone=False, now_s=5.0) == pytest.approx(0.1)
 
 
 def test_B2_slots_come_one_after_another_at_the_drain_rate() -> None:

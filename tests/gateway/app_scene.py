@@ -109,6 +109,10 @@ class Scene:
         given = merged(self.texts, changes)
         return load_bytes(json.dumps(given).encode(), "scene.yaml", ENVIRONMENT).config_or_raise()
 
+    def reload(self, config: Any) -> None:
+        """As SIGHUP does."""
+        self.app.reload(build.policy(config, number=self.app.policy.number + 1), build.settings(config, ENVIRONMENT))
+
 
 def merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     """Sections inside sections; anything else is replaced."""
@@ -120,7 +124,9 @@ def merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
 
 
 @contextlib.asynccontextmanager
-async def scene(*engines: FakeEngine, pool: dict[str, Any] | None = None, settle: bool = True, **sections: Any) -> AsyncIterator[Scene]:
+async def scene(
+    *engines: FakeEngine, pool: dict[str, Any] | None = None, settle: bool = True, **sections: Any
+) -> AsyncIterator[Scene]:
     """A gateway that is ready for work. `sections` are those of the configuration file."""
     fakes = list(engines) or [fake_engine()]
     with tempfile.TemporaryDirectory() as directory:
@@ -131,7 +137,9 @@ async def scene(*engines: FakeEngine, pool: dict[str, Any] | None = None, settle
             "server": {"listen": "127.0.0.1:0", "admin": "127.0.0.1:0", "drain_s": 1},
             "ledger": {"url": "memory:"},
             "log": {"decisions": directory},
-            "pools": {"llama": merged({"replicas": replicas, "observe": {"every_s": 0.1, "unconfirmed_every_s": 0.02}}, pool or {})},
+            "pools": {
+                "llama": merged({"replicas": replicas, "observe": {"every_s": 0.1, "unconfirmed_every_s": 0.02}}, pool or {})
+            },
         }
         made = Scene(None, fakes, merged(given, sections))  # type: ignore[arg-type]
         config = made.text()

@@ -80,13 +80,17 @@ def test_K27_samples_are_charged_each() -> None:
             client.send(chat(tokens=100, n=3, stream=True))
             await first_event(client)
             (record,) = s.charged()
-            (charge,) = [charge for charge in record.charges if charge.scope == "tenant:anonymous" and charge.unit == "requests"]
+            (charge,) = [
+                charge for charge in record.charges if charge.scope == "tenant:anonymous" and charge.unit == "requests"
+            ]
             assert charge.amount == 3
             (tokens,) = [charge for charge in record.charges if charge.scope == "tenant:anonymous" and charge.unit == "tokens"]
             assert tokens.amount >= 300
             body, ended = await rest_of_stream(client)
             assert ended
-            finished = [choice["index"] for event in events(body)[:-1] for choice in event["choices"] if choice["finish_reason"]]
+            finished = [
+                choice["index"] for event in events(body)[:-1] for choice in event["choices"] if choice["finish_reason"]
+            ]
             assert sorted(finished) == [0, 1, 2]
             client.close()
 
@@ -196,7 +200,7 @@ def test_F12_admin_port_shows_the_gateway_as_it_is() -> None:
             ledger = (await s.admin("/admin/ledger", **key)).json()
             assert ledger["charged"] == 1
             assert ledger["tokens"]["llama"] >= 150
-            assert ledger["records"][0]["state"] == "RUNNING"
+            assert ledger["records"][0]["state"] in ("RESERVED", "RUNNING"), "the first byte is told with the next batch"
             assert (await s.admin("/admin/ledger/audit", **key)).json() == {"holds": True, "differences": []}
             await rest_of_stream(client)
             client.close()
@@ -220,7 +224,10 @@ def test_E1_a_body_of_json_that_is_none_of_ours_is_refused_before_any_engine() -
             for body, code in (
                 (b"{", "invalid_request"),
                 (b"[]", "invalid_request"),
-                (json.dumps({"model": "tiny", "messages": [MESSAGE], "api_base": "http://10.0.0.1"}).encode(), "field_not_allowed"),
+                (
+                    json.dumps({"model": "tiny", "messages": [MESSAGE], "api_base": "http://10.0.0.1"}).encode(),
+                    "field_not_allowed",
+                ),
                 (json.dumps({"model": "tiny", "messages": [MESSAGE], "n": 0}).encode(), "invalid_request"),
             ):
                 answer = await s.ask(chat().partition(b"Content-Length")[0] + b"Content-Length: %d\r\n\r\n" % len(body) + body)

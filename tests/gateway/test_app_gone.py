@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import socket
 import struct
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 
 import pytest
-from app_scene import LOOPS, PATIENT, Scene, chat, completion, fake_engine, first_event, rest_of_stream, run, scene
+from app_scene import LOOPS, PATIENT, SIZES, Scene, chat, completion, fake_engine, first_event, rest_of_stream, run, scene
 from http_port import Client
 
 both_loops = pytest.mark.parametrize("loop", LOOPS)
@@ -46,11 +48,23 @@ WAYS: dict[str, Leave] = {"close": close, "reset": reset, "half-close": half_clo
 each_way = pytest.mark.parametrize("way", WAYS)
 
 
-async def left(s: Scene, key: str, since_s: float) -> None:
-    """It was stopped in the engine, then proved, then freed; in that order, and soon."""
-    await s.until(lambda: s.inside() == 0, 2.0)
-    stopped_s = time.monotonic() - since_s
+@contextlib.asynccontextmanager
+async def beside_a_stream(s: Scene) -> AsyncIterator[None]:
+    """Something else runs in the engine, so that its clock goes on: what a busy engine proves of the unseen by E3a."""
+    other = await s.connect()
+    other.send(chat("Idempotency-Key: other", stream=True, tokens=LONG))
+    await first_event(other)
+    yield
+    other.close()
     await s.settled()
+
+
+async def left(s: Scene, key: str, since_s: float, others: int = 0) -> None:
+    """It was stopped in the engine, then proved, then freed; in that order, and soon."""
+    await s.until(lambda: s.inside() == others, 2.0)
+    stopped_s = time.monotonic() - since_s
+    await s.until(lambda: len(s.charged()) == others)
+    assert s.inside() == others
     assert stopped_s < 1.0, f"the engine was let go after {stopped_s:.3f} s only"
     outcome = s.outcome(key)
     assert (outcome["outcome"], outcome["evidence"]) == ("cancelled", "E3a")
@@ -89,14 +103,13 @@ def test_E2_gone_while_queued_is_never_sent(way: str, loop: str) -> None:
 def test_E2_gone_before_the_first_token_frees_on_proof(way: str, loop: str) -> None:
     async def steps() -> None:
         engine = fake_engine()
-        async with scene(engine) as s:
-            engine.slow(30.0)  # a first token after some tenths of a second
+        async with scene(engine) as s, beside_a_stream(s):
+            engine.slow(20.0)  # steps of 80 ms
             client = await s.connect()
             client.send(chat("Idempotency-Key: k1", stream=True, tokens=LONG))
-            await s.until(lambda: s.inside() == 1)
+            await s.until(lambda: s.inside() == 2)
             await WAYS[way](client)
-            engine.slow(1.0)
-            await left(s, "k1", time.monotonic())
+            await left(s, "k1", time.monotonic(), others=1)
             client.close()
 
     run(loop, steps())
@@ -122,15 +135,33 @@ def test_E2_gone_in_mid_stream_frees_on_proof(way: str, loop: str) -> None:
 @both_loops
 def test_E2_gone_from_an_answer_in_one_piece_frees_on_proof(way: str, loop: str) -> None:
     async def steps() -> None:
-        async with scene() as s:
+        async with scene() as s, beside_a_stream(s):
             client = await s.connect()
             client.send(chat("Idempotency-Key: k1", tokens=LONG))
-            await s.until(lambda: s.inside() == 1)
+            await s.until(lambda: s.inside() == 2)
             await WAYS[way](client)
-            await left(s, "k1", time.monotonic())
+            await left(s, "k1", time.monotonic(), others=1)
             client.close()
 
     run(loop, steps())
+
+
+def test_A7_of_an_idle_engine_the_unseen_is_proved_by_counting_after_a_lease() -> None:
+    """Its clock stands and its gauges may be those of before: only when a lease has passed does emptiness count (E3b)."""
+
+    async def steps() -> None:
+        async with scene(ledger={"lease_s": 2}) as s:
+            for number in range(3):
+                client = await s.connect()
+                client.send(chat(f"Idempotency-Key: k{number}", tokens=LONG))
+                await s.until(lambda: s.inside() == 1)
+                client.close()
+                await s.until(lambda: not s.charged(), 8.0)
+                outcome = s.outcome(f"k{number}")
+                assert outcome["outcome"] == "cancelled"
+                assert outcome["evidence"] == "E3a" or (outcome["evidence"] == "E3b" and outcome["unconfirmed_s"] >= 2.0)
+
+    run("uvloop", steps())
 
 
 def test_A5_what_a_gone_client_held_stays_charged_until_the_engine_has_stopped() -> None:
@@ -198,20 +229,24 @@ def test_E6_an_engine_of_one_protocol_is_read_to_its_end() -> None:
 
 
 def test_E3_a_client_that_reads_nothing_is_let_go() -> None:
+    """It has to be more than the kernel's own buffers hold, some megabytes, before anybody notices."""
+
     async def steps() -> None:
-        async with scene(server={"limits": {"write_stall_s": 0.5}}) as s:
+        engine = fake_engine(engine=replace(SIZES, kv_blocks=4097), context_tokens=8192, speed=10.0)
+        async with scene(engine, server={"limits": {"write_stall_s": 0.5}}) as s:
             raw = socket.socket()
             raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
             raw.setblocking(False)
             loop = asyncio.get_running_loop()
             await loop.sock_connect(raw, s.app.address[:2])
-            await loop.sock_sendall(raw, chat("Idempotency-Key: k1", stream=True, tokens=LONG, n=8))
+            await loop.sock_sendall(raw, chat("Idempotency-Key: k1", stream=True, tokens=8000, n=8))
             await s.until(lambda: s.inside() == 1)
             await s.until(lambda: not s.charged(), 15.0)
             raw.close()
             await s.settled()
             outcome = s.outcome("k1")
-            assert outcome["outcome"] in ("cancelled", "completed")
+            assert (outcome["outcome"], outcome["evidence"]) == ("cancelled", "E3a")
+            assert s.app.server.counters.closed == {"write_stall": 1}
 
     run("uvloop", steps())
 

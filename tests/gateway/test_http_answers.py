@@ -204,6 +204,10 @@ def test_H2_continue_is_said_only_after_authentication(loop: str) -> None:
             assert (await client.answer()).status == 100
             client.send(b"x" * 50)
             assert (await client.answer()).json()["body_bytes"] == 50
+            client.send(post("Expect: 100-continue", "Authorization: Bearer a", body=b"x" * 50)[:-20])
+            await until(lambda: edge.server.counters.requests == 2)
+            client.send(b"x" * 20)  # this one did not wait
+            assert (await client.answer()).status == 200
             client.send(post("Expect: 100-continue", body=b"x" * 50)[:-50])
             refused = await client.answer()
             assert (refused.status, refused.fields["connection"]) == (401, "close")
@@ -245,13 +249,29 @@ def test_H3_early_answer_is_read_though_the_body_still_comes(loop: str) -> None:
 
 
 @BOTH
+def test_H3_lingering_tells_the_client_at_once_that_the_answer_is_over(loop: str) -> None:
+    async def steps() -> None:
+        async with port(body_bytes_max=1000, linger_s=10) as edge:
+            client = await edge.connect()
+            client.send(post(body=b"x" * 60_000)[:-59_000])
+            assert (await client.answer()).status == 413
+            assert await client.ended(1.0) == "closed"
+            client.close()
+            await until(lambda: not edge.server.connections, within_s=1)
+
+    run(loop, steps())
+
+
+@BOTH
 def test_H3_lingering_is_bounded_in_bytes_and_time(loop: str) -> None:
     async def steps() -> None:
         async with port(body_bytes_max=1000, linger_s=0.3, linger_bytes_max=65_536) as edge:
             client = await edge.connect()
             client.send(post(body=b"x" * 50_000_000))
             assert (await client.answer()).status == 413
+            [lingering] = edge.server.connections
             await until(lambda: edge.server.counters.closed == {"unread_body": 1}, within_s=2)
+            assert lingering._dropped_bytes <= 65_536 + 262_144  # the bound, and the read that met it
             client.close()
 
     run(loop, steps())

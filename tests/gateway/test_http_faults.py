@@ -58,8 +58,12 @@ async def forgets_to_answer(exchange: Exchange) -> None:
     await exchange.read_body()
 
 
+async def refuses_with_a_bad_field(exchange: Exchange) -> None:
+    raise HttpError(400, "invalid_request", "No.", [(b"X-A", b"\n")])
+
+
 @BOTH
-@pytest.mark.parametrize("handler", [raises, forgets_to_answer])
+@pytest.mark.parametrize("handler", [raises, forgets_to_answer, refuses_with_a_bad_field])
 def test_H3_fault_before_an_answer_is_500_and_counted(handler: Any, loop: str) -> None:
     async def steps() -> None:
         async with port(handler) as edge:
@@ -149,3 +153,21 @@ def test_H3_an_exchange_is_answered_once() -> None:
             assert edge.faults == []
 
     run("uvloop", steps())
+
+
+@BOTH
+def test_E4_cancelled_handler_breaks_its_answer(loop: str) -> None:
+    async def cancelled(exchange: Exchange) -> None:
+        exchange.start(200, JSON, None)
+        assert exchange.task is not None
+        exchange.task.cancel()
+        await asyncio.sleep(5)
+
+    async def steps() -> None:
+        async with port(cancelled) as edge:
+            with pytest.raises(asyncio.IncompleteReadError):
+                await edge.ask(post())
+            assert edge.server.counters.closed == {"broken": 1}
+            assert edge.faults == []
+
+    run(loop, steps())

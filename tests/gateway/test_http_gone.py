@@ -100,6 +100,8 @@ def test_E2_leaving_is_seen_at_once(leave: Callable[[Client], Awaitable[None]], 
             client = await edge.connect()
             client.send(post())
             await until(lambda: waiting.exchange is not None)
+            if start:
+                await client.reader.readuntil(b"data\r\n")  # closing with bytes unread would be a reset
             await leave(client)
             await until(lambda: not edge.server.exchanges, within_s=1)
             assert (waiting.calls, waiting.reason) == (1, reason)
@@ -307,3 +309,34 @@ def test_H3_stopped_reading_is_no_fault_of_the_client() -> None:
                 client.close()
 
     run("uvloop", steps())
+
+
+@BOTH
+def test_E2_leaving_is_seen_though_the_body_was_not_read_on(loop: str) -> None:
+    """A body that is given up may not leave its connection unread."""
+    begun: list[Exchange] = []
+    go = asyncio.Event()
+
+    async def second_is_hasty(exchange: Exchange) -> None:
+        begun.append(exchange)
+        gone = asyncio.Event()
+        exchange.on_gone(gone.set)
+        if len(begun) == 2:
+            await go.wait()
+            exchange.start(200, JSON, None)
+        await gone.wait()
+
+    async def steps() -> None:
+        async with port(second_is_hasty, unread_bytes_max=100_000) as edge:
+            clients = [await edge.connect() for _ in range(2)]
+            for number, client in enumerate(clients):
+                client.send(post(body=b"x" * 1_000_000)[:-100_000])
+                await until(lambda: len(begun) == number + 1)  # noqa: B023
+            await until(lambda: edge.server.unread_bytes >= 900_000)
+            go.set()
+            clients[1].close()
+            await until(lambda: begun[1].gone, within_s=1)
+            assert not begun[0].gone
+            clients[0].close()
+
+    run(loop, steps())

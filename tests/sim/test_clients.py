@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from random import Random
 
+from sim_values import decision
+
 from headworks.core.reasons import REASONS
-from headworks.core.types import Decision, Forecast, RequestKey, Work
+from headworks.core.types import Decision
 from headworks.sim.clients import Attempt, Caller, Temper
 from headworks.sim.report import is_useful
 from headworks.sim.traffic import Planned
@@ -44,27 +46,7 @@ def _caller(temper: Temper, listens: bool = True) -> tuple[World, Door, Caller, 
 
 def _refusal(reason: str, retry_after_s: float | None) -> Decision:
     assert reason in REASONS
-    forecast = Forecast(None, 0.0, None, None, None, 1.0, "unknown")
-    work = Work(20, 10, 1, 0.0, 20, 10)
-    return Decision(
-        "r0.0",
-        RequestKey("acme", "k"),
-        "refuse",
-        reason,
-        (),
-        forecast,
-        work,
-        retry_after_s,
-        0,
-        "",
-        0.0,
-        0.0,
-        "g",
-        "v",
-        "i",
-        "m",
-        "p",
-    )
+    return decision("r0.0", "refuse", reason, retry_after_s)
 
 
 def test_K52_a_hint_is_obeyed_exactly_and_without_jitter() -> None:

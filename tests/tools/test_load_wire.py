@@ -62,6 +62,7 @@ def test_G5_an_answer_that_never_ends_is_overdue() -> None:
 
 
 NOT_WHOLE = "not a whole answer"
+ERROR = wire.event({"error": {"code": "engine_died"}})
 
 
 @pytest.mark.parametrize(
@@ -71,8 +72,8 @@ NOT_WHOLE = "not a whole answer"
         ([wire.STREAM_HEAD + wire.token(finish="stop") + wire.END], NOT_WHOLE),  # no [DONE]
         ([wire.STREAM_HEAD + wire.token(finish="abort") + wire.DONE + wire.END], NOT_WHOLE),
         (
-            [wire.STREAM_HEAD + wire.token(finish="stop") + wire.event({"error": {"code": 500}}) + wire.DONE + wire.END],
-            NOT_WHOLE,
+            [wire.STREAM_HEAD + wire.token(finish="stop") + ERROR + wire.DONE + wire.END],
+            "error event engine_died",
         ),
         ([wire.STREAM_HEAD + wire.event("{not json") + wire.token(finish="stop") + wire.DONE + wire.END], NOT_WHOLE),
         ([wire.STREAM_HEAD + wire.token(finish="stop") + wire.DONE, wire.HANG_UP], "closed in the answer"),
@@ -97,6 +98,11 @@ def test_G5_a_refusal_keeps_its_status_code_and_hints_and_the_connection_serves_
 def test_G5_an_engine_that_repeats_the_status_as_its_code_is_named_by_type() -> None:
     [attempt], _ = attempted(lambda number: [wire.refusal("503 Service Unavailable", 503)])
     assert (attempt.status, attempt.code) == (503, "overloaded")
+
+
+def test_G5_an_error_in_place_of_the_first_token_is_a_refusal() -> None:
+    [attempt], _ = attempted(lambda number: [wire.STREAM_HEAD + ERROR + wire.DONE + wire.END])
+    assert (attempt.end, attempt.status, attempt.code) == (REFUSED, 200, "error event engine_died")
 
 
 def test_G5_nobody_listening_is_unconnected() -> None:

@@ -38,6 +38,7 @@ class Verb:
 
 VERBS: tuple[Verb, ...] = (
     Verb("serve", "Run", "Stand in front of engines: admit, let wait, or refuse with numbers."),
+    Verb("demo", "Run", "A burst against an engine of this machine's own making, before and after."),
     Verb("check", "Know", "Read a configuration file: every problem, or what will be enforced."),
     Verb("schema", "Know", "Print the JSON Schema of the configuration file, for editors."),
     Verb("explain", "Ask", "Tell the story of one request: what was compared with what, and what would have helped."),

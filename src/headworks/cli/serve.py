@@ -150,6 +150,11 @@ def _reload(app: App, file: Path | None, exposed: bool) -> None:
         for problem in loaded.problems:
             typer.echo(f"not reloaded: {problem}", err=True)
         return
-    app.reload(build.policy(loaded.config, number=app.policy.number + 1))
+    wanted = build.settings(loaded.config, os.environ)
+    fixed = app.fixed(wanted)
+    if fixed:
+        typer.echo(f"not reloaded: {', '.join(fixed)} can only change with a restart", err=True)
+        return
+    app.reload(build.policy(loaded.config, number=app.policy.number + 1), wanted)
     typer.echo(f"reloaded, policy {app.policy.version}")
     sys.stdout.flush()

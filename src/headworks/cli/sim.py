@@ -16,6 +16,7 @@ from rich.table import Table
 from headworks.sim.campaign import Campaign, campaign
 from headworks.sim.compare import as_json, run
 from headworks.sim.scenario import ScenarioError, load
+from headworks.sim.traces import TraceError
 
 SEEDS_MAX = 10_000_000
 COLUMNS = (
@@ -24,7 +25,7 @@ COLUMNS = (
     ("useful\n/s", "useful_per_s", "{:.2f}"),
     ("goodput\n/s", "goodput_per_s", "{:.2f}"),
     ("wasted", "wasted_ratio", "{:.1%}"),
-    ("first token\np95", "ttft_p95_s", "{:.3f} s"),
+    ("first token\np95", "ttft_p95_s", "{:.2f} s"),
     ("longest\nqueue", "queue_max", "{:d}"),
 )
 
@@ -55,13 +56,14 @@ def _scenario(path: Path, seed: int | None, seeds: int, json: bool) -> None:
         scenario = load(path)
         first = scenario.seed if seed is None else seed
         found = [run(scenario, number) for number in range(first, first + seeds)]
-    except ScenarioError as error:
+    except (ScenarioError, TraceError) as error:
         typer.echo(f"headworks sim: {error}", err=True)
         raise typer.Exit(2) from error
     if json:
         typer.echo(as_json(found[0] if seeds == 1 else {"runs": found}))
     else:
-        _tables(found[0])
+        for one in found:
+            _tables(one)
     failures = [f"seed {one['seed']}: {failure}" for one in found for failure in one["failures"]]
     for failure in failures:
         typer.echo(f"does not hold: {failure}", err=True)
@@ -70,13 +72,13 @@ def _scenario(path: Path, seed: int | None, seeds: int, json: bool) -> None:
 
 def _tables(found: dict[str, Any]) -> None:
     console = Console()
-    console.print(_table(found["scenario"], found["disciplines"]))
+    console.print(_table(f"{found['scenario']} (seed {found['seed']})", found["disciplines"]))
     for case, inner in found["cases"].items():
         console.print(_table(case, inner["disciplines"]))
 
 
 def _table(title: str, disciplines: dict[str, Any]) -> Table:
-    table = Table(title=title, box=box.SIMPLE, pad_edge=False)
+    table = Table(title=title, box=box.SIMPLE, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("discipline", no_wrap=True)
     for heading, _, _ in COLUMNS:
         table.add_column(heading, justify="right", no_wrap=True)

@@ -92,7 +92,8 @@ class Book(Leases):
         self.now_ms = now_ms
         if now_ms >= self._sweep_due_ms:
             self._sweep_boots()
-        self._forget_due()
+        if now_ms >= self._forget_at_ms:
+            self._forget_due()
 
     # limits and marks
 
@@ -180,7 +181,7 @@ class Book(Leases):
         self._keys = {RequestKey(tenant, name): execution for tenant, name, execution in value["keys"]}
         for line, dues in zip(self._forgetting, value["forgetting"], strict=True):
             line.extend((due_ms, execution) for due_ms, execution in dues)
-        self._sweep_due_ms = 0
+        self._sweep_due_ms = self._forget_at_ms = 0
         if not replay:
             self.orphan_all()
 

@@ -48,6 +48,8 @@ def _of_counters(counters: Counters, entries: Mapping[str, Entry]) -> Iterator[s
             yield f"{counter.scope} {counter.unit} is below zero: {counter.held}"
         if counter.held > max(counter.limit, counter.excess):
             yield f"{counter.scope} {counter.unit}: {counter.held} held, {counter.limit} allowed, no excess recorded"
+    if counters.underflows:
+        yield f"counters fell below zero {counters.underflows} times"
     for (scope, unit), parts in charged.items():
         if parts:
             yield f"{scope} {unit}: no counter for {parts}"

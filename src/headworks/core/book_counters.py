@@ -56,7 +56,7 @@ class Counters:
             counter = counters.get((scope, unit)) or self._add(scope, unit)
             counter.held += amount
             taken.append(counter)
-            if counter.held > counter.limit and amount:
+            if counter.held > counter.limit:
                 fits = False
         if fits and not self._floors:
             return taken, []

@@ -6,8 +6,10 @@ another boot may adopt it, its own may take it back, evidence may end it. Author
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from headworks.core.book_parts import Boot, Entry
-from headworks.core.book_records import TOMBSTONE_LEASES
+from headworks.core.book_records import NEVER_MS, TOMBSTONE_LEASES
 from headworks.core.book_table import CANCELLING, CHARGED, MOVES, ORPHANED, RUNNING, TERMINAL, Move
 from headworks.core.book_testimony import Testimony
 from headworks.core.commands import Adopt, Answer, Depart, Heartbeat, Held, Reassert
@@ -15,7 +17,6 @@ from headworks.core.types import Owner
 
 ADOPT_MAX = 64
 BOOTS_MAX = 4096
-NEVER_MS = 1 << 62
 
 
 class Leases(Testimony):
@@ -25,6 +26,7 @@ class Leases(Testimony):
         super().__init__(lease_ms, remember_ms, records_max)
         self._sweep_due_ms = NEVER_MS
         """When the next lease lapses or the next dead boot is forgotten."""
+        self._lapses: dict[str, Callable[[Entry], None]] = {"orphan": self._orphan, "forget": self._forget}
 
     def _heartbeat(self, command: Heartbeat) -> Answer:
         """The boot lives; what it vouches for may decide a waiting sample."""
@@ -70,7 +72,7 @@ class Leases(Testimony):
         for entry in list(boot.entries.values()):
             move = MOVES[entry.state].get("lapse")
             if move is not None:
-                self._orphan(entry) if move.act == "orphan" else self._forget(entry)
+                self._lapses[move.act](entry)
         for turns in self._turns.values():
             turns.forget(boot.owner)
 

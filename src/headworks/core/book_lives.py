@@ -55,7 +55,9 @@ class Lives(Records):
         if shortfalls:
             return self._short(command, turns, shortfalls)
         passing: Sequence[Mark] = ()
-        if turns.marks or replica.yield_until_ms:
+        marks = turns.marks
+        others_wait = marks and (len(marks) > 1 or (command.flow, command.owner) not in marks)
+        if others_wait or self.now_ms < replica.yield_until_ms:
             self.counters.give(command.charges, taken)
             must_yield, passing = self._whose_turn(command, turns, replica)
             if must_yield:
@@ -66,7 +68,7 @@ class Lives(Records):
         if command.more:
             head, waiting = command.charges, command.waiting_tokens
             turns.leave_mark(command.flow, command.owner, head, waiting, self.now_ms, granted=True)
-        elif turns.marks:
+        elif marks:
             turns.unmark(command.flow, command.owner)
         return self._told("granted", command, turns, RESERVED, ())
 
@@ -94,9 +96,6 @@ class Lives(Records):
         """Another flow's; or, for a moment, nobody's there, so that a sample can decide about old work (E3b)."""
         if self.now_ms < replica.yield_until_ms:
             return True, ()
-        marks = turns.marks
-        if not marks or (len(marks) == 1 and (command.flow, command.owner) in marks):
-            return False, ()
         return turns.must_yield(command.flow, command.owner, command.charges, self.counters.lacking, self.now_ms)
 
     def _waits(self, outcome: str, command: Reserve, turns: Turns, shortfalls: tuple[Shortfall, ...]) -> Answer:

@@ -89,7 +89,7 @@ class Entry:
             reserved_by=self.reserved_by,
             replica=self.replica,
             incarnation=self.incarnation,
-            charges=tuple(self.charges),
+            charges=tuple(map(Charge._make, self.charges)),
             usage=self.usage,
             evidence=self.evidence,
             reserved_ms=self.reserved_ms,

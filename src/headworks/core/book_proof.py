@@ -41,16 +41,15 @@ INCARNATIONS_MAX = 64
 
 
 class Sample:
-    """One measured load that waits for the owners to vouch."""
+    """One measured load of the engine's present life that waits for the owners to vouch."""
 
-    __slots__ = ("after_sequence", "at_ms", "incarnation", "load", "sequence")
+    __slots__ = ("after_sequence", "at_ms", "load", "sequence")
 
-    def __init__(self, load: int, after_sequence: int, sequence: int, at_ms: int, incarnation: int) -> None:
+    def __init__(self, load: int, after_sequence: int, sequence: int, at_ms: int) -> None:
         self.load = load
         self.after_sequence = after_sequence
         self.sequence = sequence
         self.at_ms = at_ms
-        self.incarnation = incarnation
 
 
 class Replica:
@@ -120,7 +119,7 @@ class Replica:
         self.incarnation += 1
         self.impossible = False
         self.undecided = 0
-        self.samples.clear()
+        self.samples.clear()  # they speak of the life before
         return "newer"
 
     def reset(self) -> None:
@@ -149,8 +148,6 @@ class Replica:
         for entry in self.entries.values():
             if entry.state != RUNNING or entry.running_sequence > sample.after_sequence:
                 continue
-            if entry.incarnation not in (0, sample.incarnation):
-                continue
             boot = boots[entry.owner]
             if boot.seen_sequence < sample.sequence:
                 return None
@@ -165,7 +162,6 @@ class Replica:
             for entry in self.entries.values()
             if entry.closing_sequence
             and entry.closing_sequence <= sample.after_sequence
-            and entry.incarnation <= sample.incarnation
             and (entry.seen or sample.at_ms >= entry.closing_ms + lease_ms)
         ]
 

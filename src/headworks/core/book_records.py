@@ -22,7 +22,11 @@ MINTED_MS = 60_000
 TOMBSTONE_LEASES = 4
 """A tombstone is remembered for so many leases."""
 WAKES_MAX = 1024
+NEVER_MS = 1 << 62
 MINTED, KEYED, TOMBSTONES = 0, 1, 2
+
+NOT_ASKED = ("lapse", "adopt")
+"""Columns of the table that come of time or of another's offer, not of a command about the execution."""
 
 Act = Callable[[str, Entry | None, Any, Move], Answer]
 
@@ -46,12 +50,12 @@ class Records:
         self._turns: dict[str, Turns] = {}
         self._forgetting: tuple[deque[tuple[int, str]], ...] = (deque(), deque(), deque())
         """(due, execution) of ended executions without a key, with one, and of tombstones."""
+        self._forget_at_ms = 0
         self._wakes: deque[tuple[Owner, str]] = deque(maxlen=WAKES_MAX)
         self.irregular: dict[tuple[str, str], int] = {}
         """(state, verb) → how often a move was asked for that the table does not have."""
-        self._acts: dict[str, Act] = {
-            move.act: getattr(self, f"_{move.act}") for row in MOVES.values() for move in (*row.values(), REFUSE)
-        }
+        moves = [move for row in MOVES.values() for verb, move in row.items() if verb not in NOT_ASKED]
+        self._acts: dict[str, Act] = {move.act: getattr(self, f"_{move.act}") for move in (*moves, REFUSE)}
 
     def _go(self, column: str, verb: str, entry: Entry | None, command: Command) -> Answer:
         """Do what the table says."""
@@ -123,17 +127,22 @@ class Records:
 
     def _remember(self, entry: Entry) -> None:
         """A given key is answered from memory for long, a minted one for a minute."""
-        line, kept_ms = (MINTED, MINTED_MS) if entry.key is None else (KEYED, self._remember_ms)
-        self._forget_in(line, entry, kept_ms)
+        if entry.key is None:
+            self._forget_in(MINTED, entry, MINTED_MS)
+        else:
+            self._forget_in(KEYED, entry, self._remember_ms)
 
     def _forget_in(self, line: int, entry: Entry, kept_ms: int) -> None:
-        entry.forget_ms = self.now_ms + kept_ms
-        self._forgetting[line].append((entry.forget_ms, entry.execution))
+        due_ms = entry.forget_ms = self.now_ms + kept_ms
+        self._forgetting[line].append((due_ms, entry.execution))
+        if due_ms < self._forget_at_ms:
+            self._forget_at_ms = due_ms
 
     def _forget_due(self) -> None:
         for line in self._forgetting:
             while line and line[0][0] <= self.now_ms:
                 self._forget_first(line)
+        self._forget_at_ms = min((line[0][0] for line in self._forgetting if line), default=NEVER_MS)
 
     def _forget_first(self, line: deque[tuple[int, str]]) -> None:
         due_ms, execution = line.popleft()

@@ -74,7 +74,7 @@ def boot_from(value: Any, entries: Mapping[str, Entry]) -> Boot:
 
 def replica_value(replica: Replica) -> dict[str, Any]:
     """One replica, with the names of what it holds, in order."""
-    samples = [[one.load, one.after_sequence, one.sequence, one.at_ms, one.incarnation] for one in replica.samples]
+    samples = [[one.load, one.after_sequence, one.sequence, one.at_ms] for one in replica.samples]
     return {name: getattr(replica, name) for name in _REPLICA} | {
         "entries": list(replica.entries),
         "reader": replica.reader,

@@ -32,7 +32,7 @@ class Testimony(Lives):
         if replica is None or not current or not replica.reads(command.owner, self.now_ms):
             number = replica.incarnation if replica else 0
             return self._answer("put_sample", "", "refused", replica=command.replica, incarnation=number)
-        sample = Sample(command.load, command.after_sequence, self.sequence, self.now_ms, replica.incarnation)
+        sample = Sample(command.load, command.after_sequence, self.sequence, self.now_ms)
         alarms: Alarms = (("foreign_load", replica.name),) if replica.note_foreign(sample) else ()
         replica.samples.append(sample)
         ended, more = self._judge(replica)
@@ -85,7 +85,7 @@ class Testimony(Lives):
             ended = self._finish_all(self._outlived(replica), "E4") if shown == "newer" else ()
             for execution in command.inside:
                 entry = replica.entries.get(execution)
-                if entry is not None and not entry.incarnation:
+                if entry is not None:  # and if it was stamped before, then in this life: older ones have just ended
                     entry.incarnation = replica.incarnation
         alarms: Alarms = (("several_engines", replica.name),) if shown == "several" else ()
         outcome = "ok" if shown in ("same", "newer") else "refused"

@@ -160,7 +160,9 @@ class Boot:
         untracked = frozenset(name for name in held if name not in self._desk.runs and name not in self.wards)
         for name in sorted(untracked & self._untracked):
             record = held[name]
-            if record.seen:
+            if record.reserved_by != self._desk.owner:  # adopted, and the answer that said so was lost
+                self._watch(record, now_s)
+            elif record.seen:
                 self._desk.alarm("untracked_execution", name, "seen in the engine and tracked by nobody here")
                 self._desk.command(Cancel(name, self._desk.owner))
                 self._watch(record, now_s)

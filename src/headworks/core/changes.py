@@ -5,6 +5,7 @@ from __future__ import annotations
 from headworks.core.boot import Boot
 from headworks.core.course import Course
 from headworks.core.desk import Desk
+from headworks.core.events import SampleFailed
 from headworks.core.life import RUNNING, SENT
 from headworks.core.policy import INFINITE_S, Policy
 from headworks.core.pool import Pool, Replica
@@ -48,10 +49,14 @@ class Changes:
         self._desk.observe(replica.name, now_s + every_s)
         return self._pool_of(replica)
 
-    def sample_failed(self, name: str, now_s: float) -> None:
-        replica = self._boot.find_replica(name)
-        if replica is not None:
-            self._desk.observe(name, now_s + replica.policy.observe_every_s)
+    def sample_failed(self, event: SampleFailed, now_s: float) -> None:
+        """A look that failed says nothing about the engine, unless nobody listens there at all."""
+        replica = self._boot.find_replica(event.replica)
+        if replica is None:
+            return
+        if event.unreachable:
+            replica.refused_connection(now_s)
+        self._desk.observe(replica.name, now_s + replica.policy.observe_every_s)
 
     def _pool_of(self, replica: Replica) -> Pool:
         return self._desk.pools[replica.name.rsplit("/", 1)[0]]
@@ -65,7 +70,7 @@ class Changes:
         self._until_s = until_s
         self._desk.wake(until_s)
         for pool in self._desk.pools.values():
-            drain = pool.drain.tokens_per_s()
+            drain = pool.drain.tokens_per_s
             ahead_tokens = 0
             for life in pool.queue.lives():
                 starts_s = now_s + (ahead_tokens / drain if drain else INFINITE_S)
@@ -100,7 +105,7 @@ class Changes:
             discipline = desk.disciplines[pool.name]
             for life in pool.queue.lives():
                 life.lane = desk.lane(life.request.key.tenant, life.request.service_class, pool.name)
-                life.verdicts = desk.decider.judge(life, now_s)
+                life.rows = desk.decider.judge(life, now_s)
                 refusal = desk.decider.refusal(life, discipline)
                 if refusal == "request_exceeds_capacity":
                     self._refusing.unqueue(life)

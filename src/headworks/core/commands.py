@@ -7,6 +7,7 @@ simply asked again.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -40,7 +41,8 @@ class Reserve:
     """Weight of the class among classes, and of the tenant inside its class."""
     cost_tokens: int
     """What fairness charges for it."""
-    charges: tuple[Charge, ...]
+    charges: Sequence[tuple[str, str, int]]
+    """Each in the shape of `Charge`: (scope, unit, amount)."""
     waiting_tokens: int
     """Work that waits behind this one in the same flow at this gateway: left as the mark's size."""
     more: bool

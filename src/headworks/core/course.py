@@ -54,7 +54,7 @@ class Course:
         if life.request.stream:  # an answer in one piece shows its first byte at its end
             finish_by_s = min(finish_by_s, now_s + life.lane.service_class.first_byte_s)
         desk.set_timer(life, finish_by_s)
-        desk.effect(Run(life.request.id, life.execution, life.estimate.output_tokens, send_before_s, decision))
+        desk.effect(Run(life.request.id, life.execution, life.work.output_tokens, send_before_s, decision))
 
     def first_byte(self, event: FirstByte, now_s: float) -> None:
         life = self._desk.runs.get(event.execution)
@@ -74,13 +74,13 @@ class Course:
         if not life.request.stream:
             return  # it came with the whole answer, so it says nothing about the first token
         took_s = now_s - (life.sent_s or now_s)
-        replica.prefill.observe(life.work.prefill_tokens, took_s, alone=replica.requests <= life.work.sequences)
+        replica.prefill.observe(life.work.prefill_tokens, took_s, replica.requests <= life.work.sequences, now_s)
         promise_s = life.lane.service_class.ttft_slo_s
         replica.limit.first_token(took_s, promise_s, replica.requests, now_s)
 
     def progressed(self, event: Progressed, now_s: float) -> None:
         life = self._desk.runs.get(event.execution)
-        if life is not None and life.state == RUNNING:
+        if life is not None and life.state in (RUNNING, LEAVING):
             life.output_tokens = event.output_tokens
 
     def client_slow(self, event: ClientSlow, now_s: float) -> None:

@@ -5,17 +5,22 @@ Nothing here keeps a life or asks a ledger: it looks, and says.
 
 from __future__ import annotations
 
-from headworks.core.checks import verdicts
+from typing import Final
+
+from headworks.core.checks import compare
 from headworks.core.disciplines import Discipline
-from headworks.core.estimate import Estimator, work_of
+from headworks.core.estimate import Estimator
 from headworks.core.lane import Lane
 from headworks.core.life import Life
-from headworks.core.policy import ClassPolicy, Policy
+from headworks.core.policy import INFINITE_S, ClassPolicy, Policy
 from headworks.core.pool import Pool, Replica
 from headworks.core.reasons import REASONS
-from headworks.core.types import Decision, Forecast, Request, Verdict, Work
+from headworks.core.types import Decision, Forecast, Request, Row, Work
 
-PASSED = Verdict._fields.index("passed")
+VALUE: Final = 2
+LIMIT: Final = 3
+REASON: Final = 5
+"""Places in a `Row`."""
 SOON_S = 1.0
 """The hint of a refusal that has nothing to do with load."""
 WAITS = frozenset({"queue_timeout", "tenant_capacity_exceeded", "kv_saturation"})
@@ -33,29 +38,35 @@ class Decider:
     def look(self, request: Request, number: int, lane: Lane, discipline: Discipline, now_s: float) -> tuple[Life, bool]:
         """A new life with its work, forecast and verdicts; and whether nothing at all stands in its way."""
         pool = lane.pool
-        estimate = self.estimator.estimate(request, pool.context_tokens, pool.policy.output_tokens_cold)
-        work = work_of(request, estimate, pool.block_tokens)
+        work = self.estimator.work(request, pool.context_tokens, pool.block_tokens, pool.policy.output_tokens_cold)
         replica, _ = pool.place(work, now_s)
         forecast = forecast_of(work, lane, replica, discipline, now_s)
-        life = Life(request, number, lane, estimate, work, forecast)
+        life = Life(request, number, lane, work, forecast)
         life.replica = replica
-        life.start_by_s = start_by_s(request, lane.service_class, forecast.prefill_s, discipline.drops_late)
-        life.verdicts = found = verdicts(request, work, lane, forecast, now_s)
-        free = replica is not None and not pool.queue.requests
-        return life, free and all([verdict[PASSED] for verdict in found])  # noqa: C419  (a list is quicker here)
+        if discipline.drops_late:
+            life.start_by_s = start_by_s(request, lane.service_class, forecast.prefill_s)
+        else:
+            life.start_by_s = INFINITE_S
+        life.rows = rows = compare(request, work, lane, forecast, now_s)
+        if replica is None or pool.queue.requests:
+            return life, False
+        for row in rows:
+            if row[VALUE] > row[LIMIT]:
+                return life, False
+        return life, True
 
-    def judge(self, life: Life, now_s: float) -> tuple[Verdict, ...]:
+    def judge(self, life: Life, now_s: float) -> list[Row]:
         """All checks as things stand now."""
-        return verdicts(life.request, life.work, life.lane, life.forecast, now_s)
+        return compare(life.request, life.work, life.lane, life.forecast, now_s)
 
     def refusal(self, life: Life, discipline: Discipline) -> str:
         """The code with which this newcomer is refused at once, or "" when it may run or wait."""
         pool = life.lane.pool
         never = self._never(life)
         if never is not None:
-            life.verdicts = (*life.verdicts, never)
-            return never.reason
-        failed = {verdict.reason for verdict in life.verdicts if not verdict.passed}
+            life.rows.append(never)
+            return NEVER
+        failed = {row[REASON] for row in life.rows if row[VALUE] > row[LIMIT]}
         if not failed:
             return ""
         must_wait = bool(failed & WAITS) or pool.queue.requests > 0
@@ -67,17 +78,17 @@ class Decider:
             return "queue_full"
         return ""
 
-    def _never(self, life: Life) -> Verdict | None:
+    def _never(self, life: Life) -> Row | None:
         """The verdict that no amount of waiting can cure (K08)."""
         work, lane = life.work, life.lane
         largest = lane.pool.largest_tokens()
         if largest is not None and work.kv_tokens > largest:
-            return Verdict("memory", lane.pool_scope, work.kv_tokens, largest, "tokens", False, NEVER)
+            return "memory", lane.pool_scope, work.kv_tokens, largest, "tokens", NEVER
         tenant = lane.tenant_policy
         if tenant.active_tokens_max is not None and work.tokens > tenant.active_tokens_max:
-            return Verdict("tenant", lane.tenant_scope, work.tokens, tenant.active_tokens_max, "tokens", False, NEVER)
+            return "tenant", lane.tenant_scope, work.tokens, tenant.active_tokens_max, "tokens", NEVER
         if tenant.active_requests_max is not None and work.sequences > tenant.active_requests_max:
-            return Verdict("tenant", lane.tenant_scope, work.sequences, tenant.active_requests_max, "requests", False, NEVER)
+            return "tenant", lane.tenant_scope, work.sequences, tenant.active_requests_max, "requests", NEVER
         return None
 
     def decision(self, life: Life, outcome: str, reason: str, now_s: float) -> Decision:
@@ -88,7 +99,7 @@ class Decider:
             request.key,
             outcome,
             reason,
-            life.verdicts,
+            tuple(life.rows),
             life.forecast,
             life.work,
             self._retry_after_s(life, REASONS[reason].retry, now_s) if outcome == "refuse" else None,
@@ -101,13 +112,14 @@ class Decider:
             request.service_class,
             request.model,
             request.pool,
+            life.decision is None,
         )
 
     def _retry_after_s(self, life: Life, retry: str, now_s: float) -> float | None:
         if retry == "ticket":
             pool = life.lane.pool
             wait_s = wait_of(pool, pool.queue.tokens, now_s)
-            return pool.slots.give(wait_s, life.work.tokens, pool.drain.tokens_per_s(), self.policy.horizon_s, now_s)
+            return pool.slots.give(wait_s, life.work.tokens, pool.drain.tokens_per_s, self.policy.horizon_s, now_s)
         return SOON_S if retry == "soon" else None
 
 
@@ -124,14 +136,14 @@ def forecast_of(work: Work, lane: Lane, replica: Replica | None, discipline: Dis
     else:
         wait_s = wait_of(pool, discipline.ahead_tokens(pool.queue), now_s)
         basis = "unknown" if wait_s is None else "drain"
-    prefill_s = _prefill_s(work, pool, replica)
+    prefill_s = _prefill_s(work, pool, replica, now_s)
     ttft_s = None if wait_s is None else wait_s + prefill_s
-    return Forecast(wait_s, prefill_s, ttft_s, None, pool.drain.tokens_per_s(), pool.policy.buffer_ratio, basis)
+    return Forecast(wait_s, prefill_s, ttft_s, None, pool.drain.tokens_per_s, pool.policy.buffer_ratio, basis)
 
 
 def wait_of(pool: Pool, ahead_tokens: int, now_s: float) -> float | None:
     """W_est: what waits here and inside the engines, ÷ the rate at which it drains. None while that is not known."""
-    tokens_per_s, requests_per_s = pool.drain.tokens_per_s(), pool.drain.requests_per_s()
+    tokens_per_s, requests_per_s = pool.drain.tokens_per_s, pool.drain.requests_per_s
     if not tokens_per_s or not requests_per_s:
         return None
     return ahead_tokens / tokens_per_s + waiting_inside(pool, now_s) / requests_per_s
@@ -147,20 +159,20 @@ def waiting_inside(pool: Pool, now_s: float) -> int:
     return total
 
 
-def _prefill_s(work: Work, pool: Pool, replica: Replica | None) -> float:
+def _prefill_s(work: Work, pool: Pool, replica: Replica | None, now_s: float) -> float:
     """On the replica it would go to; while none has room, the quickest."""
     prompt_tokens = work.prefill_tokens
     if replica is not None:
-        return replica.prefill.upper_s(prompt_tokens, alone=not replica.requests)
-    return min((one.prefill.upper_s(prompt_tokens, alone=not one.requests) for one in pool.replicas.values()), default=0.0)
+        return replica.prefill.upper_s(prompt_tokens, not replica.requests, now_s)
+    return min((one.prefill.upper_s(prompt_tokens, not one.requests, now_s) for one in pool.replicas.values()), default=0.0)
 
 
-def start_by_s(request: Request, service_class: ClassPolicy, prefill_s: float, drops_late: bool = True) -> float:
+def start_by_s(request: Request, service_class: ClassPolicy, prefill_s: float) -> float:
     """The last instant at which starting still helps (B6): min(TTFT promise − t_prefill, wait limit, the client's own)."""
-    if not drops_late:
-        return float("inf")
     wait_s = service_class.wait_s_max
-    if service_class.ttft_slo_s is not None:
-        wait_s = min(wait_s, service_class.ttft_slo_s - prefill_s)
+    promise_s = service_class.ttft_slo_s
+    if promise_s is not None and promise_s - prefill_s < wait_s:
+        wait_s = promise_s - prefill_s
+    by_s = request.arrived_s + wait_s if wait_s > 0.0 else request.arrived_s
     client_s = request.start_by_s - prefill_s
-    return min(request.arrived_s + max(0.0, wait_s), client_s)
+    return client_s if client_s < by_s else by_s

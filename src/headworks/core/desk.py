@@ -18,7 +18,7 @@ from headworks.core.disciplines import Discipline
 from headworks.core.effects import Alarm, Ask, Effect, Observe, Outcome, Record, WakeAt
 from headworks.core.lane import Lane, TenantUse
 from headworks.core.life import ASKED, ENDED, MOVES, Life
-from headworks.core.policy import INFINITE_S, Policy, TenantPolicy
+from headworks.core.policy import INFINITE_S, ClassPolicy, Policy, TenantPolicy
 from headworks.core.pool import Pool
 from headworks.core.types import Decision, Owner
 
@@ -82,7 +82,8 @@ class Desk:
             use = self.tenants.get(tenant)
             if use is None:  # deleted by a reload between a request's parsing and its arrival
                 use = self.tenants[tenant] = TenantUse(TenantPolicy(tenant))
-            lane = Lane(use, self.policy.classes[service_class], self.pools[pool], self.policy.version)
+            promise = self.policy.classes.get(service_class) or ClassPolicy(service_class)  # deleted likewise
+            lane = Lane(use, promise, self.pools[pool], self.policy.version)
             self._lanes[tenant, service_class, pool] = lane
         return lane
 

@@ -137,6 +137,8 @@ class SampleFailed:
 
     replica: str
     cause: str
+    unreachable: bool = False
+    """Not even a connection was made: nothing can be sent there either."""
 
 
 @dataclass(slots=True)

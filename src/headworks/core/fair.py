@@ -69,18 +69,18 @@ class Level:
         finish = self.finish.get(name, 0.0)
         return finish if waits or finish > self.virtual else self.virtual
 
-    def lift(self, name: str) -> None:
+    def lift(self, name: str) -> float:
         """The flow was idle and begins to wait: from now on it keeps this tag."""
-        if name not in self.finish and len(self.finish) >= FLOWS_MAX:
+        finish = self.finish.get(name)
+        if finish is None and len(self.finish) >= FLOWS_MAX:
             self.finish = {flow: tag for flow, tag in self.finish.items() if tag > self.virtual}
-        if self.finish.get(name, 0.0) <= self.virtual:
-            self.finish[name] = self.virtual
+        if finish is None or finish < self.virtual:
+            finish = self.finish[name] = self.virtual
+        return finish
 
     def serve(self, name: str, waits: bool, cost_per_weight: float) -> None:
         """A grant: time moves to its start tag."""
-        if not waits:
-            self.lift(name)
-        start = self.finish[name]
+        start = self.finish[name] if waits else self.lift(name)
         if start > self.virtual:
             self.virtual = start
         self.finish[name] = start + cost_per_weight
@@ -89,7 +89,9 @@ class Level:
         """The truth about what was charged: move the tag, but not back below V."""
         finish = self.finish.get(name, self.virtual)
         corrected = finish + difference_per_weight
-        self.finish[name] = max(corrected, min(finish, self.virtual))
+        if corrected < self.virtual:
+            corrected = max(corrected, min(finish, self.virtual))
+        self.finish[name] = corrected
 
 
 class Mark:
@@ -188,12 +190,9 @@ class Turns:
         self, flow: Flow, owner: Owner, charges: tuple[Charge, ...], waiting_tokens: int, now_ms: int, *, granted: bool
     ) -> None:
         """The flow waits at this gateway: with this head, or after a grant with one that is taken to be like it."""
-        class_waits, flow_waits = self._waits(flow, now_ms)
-        if not class_waits:
-            self.classes.lift(flow[0])
-        if not flow_waits:
-            self.tenants.setdefault(flow[0], Level()).lift(flow[1])
         mark = self.marks.get((flow, owner))
+        if mark is None or not mark.counts(now_ms):
+            self._begin_to_wait(flow, now_ms)
         if mark is None:
             if len(self.marks) >= MARKS_MAX:
                 self._sweep(now_ms)
@@ -210,6 +209,14 @@ class Turns:
         mark.waiting_tokens = waiting_tokens
         mark.expires_ms = now_ms + MARK_MS
         mark.woken_ms = 0
+
+    def _begin_to_wait(self, flow: Flow, now_ms: int) -> None:
+        """Nobody at this gateway waited: unless others of this class or flow do, their tags begin at V."""
+        class_waits, flow_waits = self._waits(flow, now_ms)
+        if not class_waits:
+            self.classes.lift(flow[0])
+        if not flow_waits:
+            self.tenants.setdefault(flow[0], Level()).lift(flow[1])
 
     def unmark(self, flow: Flow, owner: Owner) -> None:
         """Nothing waits there any more."""

@@ -96,7 +96,8 @@ class Gate:
     def _let_through(self, life: Life, refusal: str, now_s: float) -> None:
         """Observe mode: write down what would have been decided, and run it all the same (F3)."""
         if refusal:
-            self._desk.record(self._desk.decider.decision(life, "refuse", refusal, now_s))
+            life.decision = self._desk.decider.decision(life, "refuse", refusal, now_s)
+            self._desk.record(life.decision)
         life.start_by_s = INFINITE_S
         life.replica = life.lane.pool.least_used(now_s)
         self._reserve(life, now_s)
@@ -122,7 +123,8 @@ class Gate:
         self._pump(pool, now_s)
         if life.state == QUEUED:
             self._desk.set_timer(life, life.start_by_s)
-            self._desk.record(self._desk.decider.decision(life, "queue", life.blocked_by, now_s))
+            life.decision = self._desk.decider.decision(life, "queue", life.blocked_by, now_s)
+            self._desk.record(life.decision)
 
     def _on_client_gone(self, event: events.ClientGone, now_s: float) -> None:
         life = self._desk.lives.pop(event.id, None)
@@ -178,7 +180,7 @@ class Gate:
         life.execution = execution = Execution(desk.mint(), replica.name)
         desk.runs[execution.id] = life
         desk.take(life)
-        line = lane.pool.queue.lines.get(lane.flow)
+        queue = lane.pool.queue
         command = Reserve(
             execution.id,
             None,
@@ -186,12 +188,12 @@ class Gate:
             desk.owner,
             lane.pool.name,
             replica.name,
-            lane.flow,
+            lane.turn,
             lane.weights,
             life.work.tokens,
             lane.charges(life.work, replica.scope),
-            line.tokens if line else 0,
-            line is not None,
+            queue.tokens,
+            queue.requests > 0,
             lane.policy_version,
             lane.pool.slots.tokens,
         )
@@ -282,8 +284,8 @@ class Gate:
 
     def _again(self, life: Life, pool: Pool, now_s: float) -> None:
         """The same arrival at its old place, as a new attempt; the old one is only settled any more."""
-        heir = Life(life.request, life.number, life.lane, life.estimate, life.work, life.forecast)
-        heir.verdicts, heir.start_by_s, heir.blocked_by = life.verdicts, life.start_by_s, life.end_reason
+        heir = Life(life.request, life.number, life.lane, life.work, life.forecast)
+        heir.rows, heir.start_by_s, heir.blocked_by = life.rows, life.start_by_s, life.end_reason
         heir.subscribers, life.subscribers = life.subscribers, []
         life.reported = True
         for arrival in heir.subscribers:
@@ -313,7 +315,7 @@ class Gate:
         self._pump_one(self._changes.sampled(event.sample, now_s), now_s)
 
     def _on_sample_failed(self, event: events.SampleFailed, now_s: float) -> None:
-        self._changes.sample_failed(event.replica, now_s)
+        self._changes.sample_failed(event, now_s)
 
     # the ledger and time
 

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from headworks.core.policy import ClassPolicy, TenantPolicy
 from headworks.core.pool import Pool
-from headworks.core.types import Charge, Work
+from headworks.core.types import Work
 
-_new = tuple.__new__
-"""Six charges are made for every request: `Charge(...)` itself would cost three times as much."""
+ONE_FLOW = ("all", "all")
 
 
 class TenantUse:
@@ -40,6 +39,7 @@ class Lane:
         "tenant",
         "tenant_policy",
         "tenant_scope",
+        "turn",
         "weights",
     )
 
@@ -50,7 +50,9 @@ class Lane:
         self.pool = pool
         self.policy_version = policy_version
         self.flow = (service_class.name, tenant.policy.name)
-        self.weights = (service_class.share, tenant.policy.share)
+        self.turn = ONE_FLOW
+        """Whose turn the ledger counts its reserves under: these disciplines serve one queue, so there is one flow."""
+        self.weights = (1.0, 1.0)
         self.tenant_scope = f"tenant:{tenant.policy.name}"
         self.class_scope = f"class:{service_class.name}"
         self.pool_scope = f"pool:{pool.name}"
@@ -67,15 +69,18 @@ class Lane:
             return False
         return policy.active_requests_max is None or tenant.requests + work.sequences <= policy.active_requests_max
 
-    def charges(self, work: Work, replica_scope: str) -> tuple[Charge, ...]:
-        """What a reserve charges: plain tokens to the tenant, whole memory blocks to pool and replica, sequences to all."""
+    def charges(self, work: Work, replica_scope: str) -> tuple[tuple[str, str, int], ...]:
+        """What a reserve charges: plain tokens to the tenant, whole memory blocks to pool and replica, sequences to all.
+
+        Plain tuples in the shape of `Charge`: six are made for every request.
+        """
         tenant, pool = self.tenant_scope, self.pool_scope
         tokens, kv_tokens, sequences = work.tokens, work.kv_tokens, work.sequences
         return (
-            _new(Charge, (tenant, "tokens", tokens)),
-            _new(Charge, (tenant, "requests", sequences)),
-            _new(Charge, (pool, "tokens", kv_tokens)),
-            _new(Charge, (pool, "requests", sequences)),
-            _new(Charge, (replica_scope, "tokens", kv_tokens)),
-            _new(Charge, (replica_scope, "requests", sequences)),
+            (tenant, "tokens", tokens),
+            (tenant, "requests", sequences),
+            (pool, "tokens", kv_tokens),
+            (pool, "requests", sequences),
+            (replica_scope, "tokens", kv_tokens),
+            (replica_scope, "requests", sequences),
         )

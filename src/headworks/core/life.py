@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from headworks.core.commands import Command
 from headworks.core.policy import INFINITE_S
-from headworks.core.types import Decision, Estimate, Execution, Forecast, Request, Usage, Verdict, Work
+from headworks.core.types import Decision, Execution, Forecast, Request, Row, Usage, Work
 
 if TYPE_CHECKING:
     from headworks.core.lane import Lane
@@ -76,7 +76,6 @@ class Life:
     execution = Execution("", "")
     replica: Replica | None = None
     """Where it was asked for."""
-    verdicts: tuple[Verdict, ...] = ()
     decision: Decision | None = None
     ask: Command | None = None
     """The command whose answer is awaited; asked again, the same, until it comes."""
@@ -99,14 +98,15 @@ class Life:
     failed = False
     reported = False
 
-    def __init__(self, request: Request, number: int, lane: Lane, estimate: Estimate, work: Work, forecast: Forecast) -> None:
+    def __init__(self, request: Request, number: int, lane: Lane, work: Work, forecast: Forecast) -> None:
         self.request = request
         self.number = number
         """Arrival order at this gateway."""
         self.lane = lane
-        self.estimate = estimate
         self.work = work
         self.forecast = forecast
+        self.rows: list[Row] = []
+        """What its checks compared (`types.verdicts`)."""
         self.subscribers = [request.id]
         """Arrivals that wait for this answer. Only the last to leave is a client gone."""
         self.state = QUEUED

@@ -18,6 +18,9 @@ class Replica:
     """One engine: what it said, when, and what we have on it."""
 
     __slots__ = (
+        "_kv_of_a_token",
+        "_kv_ratio",
+        "_kv_until_s",
         "capacity",
         "closing",
         "down_until_s",
@@ -36,6 +39,7 @@ class Replica:
         "sample",
         "scope",
         "sent_tokens",
+        "stalls_at_s",
         "stamps_asked",
         "tokens",
         "tokens_max",
@@ -51,6 +55,10 @@ class Replica:
         self.sample: ReplicaSample | None = None
         self.progress_s = 0.0
         """When its iteration clock was last seen to advance, or it was seen empty."""
+        self.stalls_at_s = float("inf")
+        """With work inside and the clock standing still it is stalled from then on."""
+        self._kv_ratio = self._kv_of_a_token = 0.0
+        self._kv_until_s = float("-inf")
         self.down_until_s = 0.0
         self.tokens_max: int | None = None
         """Memory it may be charged with: what it holds × over-commit; None while nobody knows."""
@@ -94,6 +102,10 @@ class Replica:
         if moved or not sample.running or sample.iterations is None:
             self.progress_s = now_s
         self.sample = sample
+        self.stalls_at_s = self.progress_s + self.policy.stalled_s if sample.running else float("inf")
+        known = sample.kv_used_ratio is not None
+        self._kv_ratio = sample.kv_used_ratio or 0.0
+        self._kv_until_s = sample.ended_s + self.policy.forget_s if known else float("-inf")
         self.sent_tokens = 0
         self.down_until_s = 0.0
         if sample.running is not None and sample.waiting is not None:
@@ -101,11 +113,7 @@ class Replica:
 
     def kv_used_ratio(self, now_s: float) -> float | None:
         """The gauge plus what was sent since, while the sample is worth anything; None means ledger-only (B3)."""
-        sample = self.sample
-        if sample is None or sample.kv_used_ratio is None or now_s - sample.ended_s > self.policy.forget_s:
-            return None
-        kv_tokens = self.capacity.kv_tokens if self.capacity else None
-        return sample.kv_used_ratio + (self.sent_tokens / kv_tokens if kv_tokens else 0.0)
+        return self._kv_ratio + self.sent_tokens * self._kv_of_a_token if now_s <= self._kv_until_s else None
 
     def waiting(self, now_s: float) -> int:
         """Requests waiting inside the engine, as far as a sample fresh enough shows."""
@@ -118,19 +126,17 @@ class Replica:
         """`ready`, `lost` (unknown or refusing connections) or `stalled` (work inside and a frozen clock)."""
         if self.capacity is None or now_s < self.down_until_s:
             return "lost"
-        sample = self.sample
-        if sample is not None and sample.running and now_s - self.progress_s > self.policy.stalled_s:
-            return "stalled"
-        return "ready"
+        return "stalled" if now_s > self.stalls_at_s else "ready"
 
     def learn_capacity(self) -> None:
         """Compute what follows from the policy and from what the engine said of itself."""
         kv_tokens = self.capacity.kv_tokens if self.capacity is not None else None
         self.tokens_max = None if kv_tokens is None else int(kv_tokens * self.policy.over_commit)
+        self._kv_of_a_token = 1.0 / kv_tokens if kv_tokens else 0.0
 
     def room(self, work: Work, now_s: float) -> str:
         """Why this work cannot go there now, or "". By what this gateway has taken; the ledger has the last word."""
-        if self.state(now_s) != "ready":
+        if self.capacity is None or now_s < self.down_until_s or now_s > self.stalls_at_s:
             return "no_replica"
         kv_used = self.kv_used_ratio(now_s)
         if kv_used is not None and kv_used > self.policy.kv_ratio_max:
@@ -155,6 +161,7 @@ class Pool:
         "queue",
         "replicas",
         "requests",
+        "single",
         "slots",
         "tokens",
         "tokens_max",
@@ -164,6 +171,9 @@ class Pool:
         self.name = policy.name
         self.policy = policy
         self.replicas = {replica.name: Replica(replica.name, policy) for replica in policy.replicas}
+        self.single: Replica | None = None
+        """The one replica of a pool that has no other: nearly every pool, so every question is asked of it directly."""
+        self._note_single()
         self.queue = PoolQueue()
         self.drain = DrainRate()
         self.slots = ReturnSlots()
@@ -174,6 +184,9 @@ class Pool:
         self.context_tokens = 0
         """What one sequence can hold, 0 while unknown; with `block_tokens` of the first replica that described itself."""
         self.block_tokens = 1
+
+    def _note_single(self) -> None:
+        self.single = next(iter(self.replicas.values())) if len(self.replicas) == 1 else None
 
     def learn_capacity(self) -> None:
         """Compute what follows from the policy and from what the replicas said of themselves."""
@@ -199,10 +212,13 @@ class Pool:
             replica.change_policy(policy)
             if name not in names and not replica.requests:
                 del self.replicas[name]
+        self._note_single()
         self.learn_capacity()
 
     def requests_limit(self) -> int | None:
         """Places in all running batches together, or None while one has no limit."""
+        if self.single is not None:
+            return self.single.limit.value
         total = 0
         for replica in self.replicas.values():
             limit = replica.limit.value
@@ -222,6 +238,8 @@ class Pool:
 
     def kv_used_ratio(self, now_s: float) -> float | None:
         """Of the emptiest replica that can say: work goes there."""
+        if self.single is not None:
+            return self.single.kv_used_ratio(now_s)
         least: float | None = None
         for replica in self.replicas.values():
             ratio = replica.kv_used_ratio(now_s)
@@ -234,6 +252,9 @@ class Pool:
         stated = self.policy.active_tokens_max
         if stated is not None and self.tokens + work.kv_tokens > stated:
             return None, "queue_timeout"
+        if self.single is not None:
+            reason = self.single.room(work, now_s)
+            return (None, reason) if reason else (self.single, "")
         best: Replica | None = None
         blocked_by = "no_replica"
         for replica in self.replicas.values():

@@ -24,12 +24,16 @@ WINDOW_S = 20.0
 """Gaps older than this many seconds of backlog no longer count."""
 UPPER_RATIO = 0.95
 OBSERVATIONS_MIN = 5
+FRESH_S = 3.0
+"""What first tokens took under load is believed this long after the last one."""
+QUANTILE_EVERY = 4
+"""Once the window is full, so many observations change its quantile little."""
 
 
 class DrainRate:
     """Tokens and requests per second that leave the queue of one pool while something waits."""
 
-    __slots__ = ("_gap_s", "_gaps", "_last_s", "_requests", "_tokens", "_waited")
+    __slots__ = ("_gap_s", "_gaps", "_last_s", "_requests", "_tokens", "_waited", "requests_per_s", "tokens_per_s")
 
     def __init__(self) -> None:
         self._gaps: deque[tuple[float, int, int]] = deque()
@@ -38,6 +42,10 @@ class DrainRate:
         self._requests = 0
         self._last_s: float | None = None
         self._waited = False
+        self.tokens_per_s: float | None = None
+        """None until it has been measured."""
+        self.requests_per_s: float | None = None
+        """The service rate μ̂ in requests, measured the same way."""
 
     def granted(self, tokens: int, requests: int, backlogged: bool, now_s: float) -> None:
         """A grant happened; `backlogged`: something still waits after it."""
@@ -60,49 +68,52 @@ class DrainRate:
             self._gap_s -= gone_s
             self._tokens -= gone_tokens
             self._requests -= gone_requests
-
-    def tokens_per_s(self) -> float | None:
-        """None until it has been measured."""
-        if len(self._gaps) < GAPS_MIN or self._gap_s <= 0.0:
-            return None
-        return self._tokens / self._gap_s
-
-    def requests_per_s(self) -> float | None:
-        """The service rate μ̂ in requests, measured the same way."""
-        if len(self._gaps) < GAPS_MIN or self._gap_s <= 0.0:
-            return None
-        return self._requests / self._gap_s
+        if len(self._gaps) >= GAPS_MIN and self._gap_s > 0.0:
+            self.tokens_per_s = self._tokens / self._gap_s
+            self.requests_per_s = self._requests / self._gap_s
 
 
 class PrefillTime:
     """Seconds from sending a request to its first byte, by prompt length.
 
     An engine that has nothing of ours is judged by what was seen of it alone: what was measured under load says nothing
-    about it, and would keep an idle engine idle for ever.
+    about it, and would keep an idle engine idle for ever. For the same reason what was measured under load is forgotten
+    `FRESH_S` after the last such measurement: an estimate past the promise refuses everybody who could correct it, and
+    after a first wave that overfilled the engine one request at a time would be let in for ever.
     """
 
-    __slots__ = ("_alone", "_count", "_line", "_over", "_over_s")
+    __slots__ = ("_alone", "_count", "_line", "_loaded_s", "_over", "_over_s")
 
     def __init__(self) -> None:
-        self._line = FittedLine(keep_ratio=0.97)
         self._alone = FittedLine(keep_ratio=0.97)
+        self._loaded_s = 0.0
+        """When an engine with other work of ours in it was last seen to begin an answer."""
+        self._forget_load()
+
+    def _forget_load(self) -> None:
+        self._line = FittedLine(keep_ratio=0.97)
         self._over = Window(64)
         self._over_s = 0.0
         self._count = 0
 
-    def observe(self, prompt_tokens: int, took_s: float, alone: bool) -> None:
+    def observe(self, prompt_tokens: int, took_s: float, alone: bool, now_s: float) -> None:
         """`alone`: nothing else of ours was in the engine when this was sent."""
         if alone:
             self._alone.add(prompt_tokens, took_s)
+        else:
+            if now_s - self._loaded_s > FRESH_S:
+                self._forget_load()
+            self._loaded_s = now_s
         if self._count >= OBSERVATIONS_MIN:
             self._over.add(took_s - self._line.at(prompt_tokens))
-            self._over_s = max(0.0, self._over.quantile(UPPER_RATIO))
+            if self._count < 64 or self._count % QUANTILE_EVERY == 0:
+                self._over_s = max(0.0, self._over.quantile(UPPER_RATIO))
         self._line.add(prompt_tokens, took_s)
         self._count += 1
 
-    def upper_s(self, prompt_tokens: int, alone: bool) -> float:
+    def upper_s(self, prompt_tokens: int, alone: bool, now_s: float) -> float:
         """What `UPPER_RATIO` of such requests stayed under; 0.0 before anything was seen (a cold engine is tried)."""
-        if alone:
+        if alone or now_s - self._loaded_s > FRESH_S:
             return self._alone.at(prompt_tokens)
         if self._count < OBSERVATIONS_MIN:
             return 0.0

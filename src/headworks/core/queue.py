@@ -95,11 +95,11 @@ class PoolQueue:
         self._class_requests[request.service_class] -= 1
         self._class_bytes[request.service_class] -= request.prompt_bytes
 
-    def class_requests(self, service_class: str) -> int:
-        return self._class_requests.get(service_class, 0)
-
-    def class_bytes(self, service_class: str) -> int:
-        return self._class_bytes.get(service_class, 0)
+    def of_class(self, service_class: str) -> tuple[int, int]:
+        """Requests and prompt bytes that a class has waiting."""
+        if not self.requests:
+            return 0, 0
+        return self._class_requests.get(service_class, 0), self._class_bytes.get(service_class, 0)
 
     def flow_requests(self, flow: tuple[str, str]) -> int:
         line = self.lines.get(flow)

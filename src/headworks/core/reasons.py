@@ -158,9 +158,7 @@ REASONS: dict[str, Reason] = _table(
         "never",
         "The body has {value} bytes; {limit} are allowed.",
     ),
-    Reason(
-        "invalid_api_key", "client", 401, "authentication_error", "never", "The API key is missing or not known here."
-    ),
+    Reason("invalid_api_key", "client", 401, "authentication_error", "never", "The API key is missing or not known here."),
     Reason("forbidden", "tenant", 403, "permission_error", "never", "{subject}"),
     Reason("tenant_frozen", "tenant", 403, "permission_error", "never", "This tenant is frozen by its operator."),
     Reason(

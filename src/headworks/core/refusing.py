@@ -13,10 +13,13 @@ from headworks.core.desk import Desk
 from headworks.core.effects import Reply
 from headworks.core.life import QUEUED, Life
 from headworks.core.policy import INFINITE_S
-from headworks.core.types import Verdict
 
 EXPIRES_AS = frozenset({"tenant_capacity_exceeded", "kv_saturation", "queue_timeout"})
 """What kept it waiting can be the answer; anything else that did is reported as time that ran out."""
+
+
+LATE_S = 1e-9
+"""Its time ran out to the instant: by this much it is past its limit, so that the comparison in the record holds."""
 
 
 class Refusing:
@@ -35,8 +38,7 @@ class Refusing:
         """The ledger says that it asks for more than a whole limit: no waiting cures that (K08)."""
         for short in shortfalls:
             check = "tenant" if short.scope.startswith("tenant:") else "memory"
-            verdict = Verdict(check, short.scope, short.value, short.limit, short.unit, False, NEVER)
-            life.verdicts = (*life.verdicts, verdict)
+            life.rows.append((check, short.scope, short.value, short.limit, short.unit, NEVER))
         self.turn_away(life, NEVER, now_s)
 
     def refuse(self, life: Life, reason: str, now_s: float, outcome: str = "refused") -> None:
@@ -54,7 +56,7 @@ class Refusing:
     def make_room(self, life: Life, now_s: float) -> None:
         """A full queue lets its oldest go for the newcomer: the newest still have their time."""
         lane, queue = life.lane, life.lane.pool.queue
-        if queue.class_requests(lane.service_class.name) >= lane.queue_max:
+        if queue.of_class(lane.service_class.name)[0] >= lane.queue_max:
             oldest = min(queue.lives(), key=lambda waiting: waiting.number)
             self.unqueue(oldest)
             self.turn_away(oldest, "queue_full", now_s)
@@ -74,14 +76,11 @@ class Refusing:
     def expire(self, life: Life, now_s: float) -> None:
         """It can no longer start in time. The client learns which limit kept it waiting (A2, B6)."""
         pool = life.lane.pool
-        life.verdicts = self._desk.decider.judge(life, now_s)
         reason = life.blocked_by if life.blocked_by in EXPIRES_AS else "queue_timeout"
         limit_s = max(0.0, life.start_by_s - life.request.arrived_s)
-        waited_s = now_s - life.request.arrived_s
-        life.verdicts = (
-            *life.verdicts,
-            Verdict("time", f"pool:{pool.name}", waited_s, limit_s, "s waited", False, "queue_timeout"),
-        )
+        waited_s = max(now_s - life.request.arrived_s, limit_s + LATE_S)
+        life.rows = self._desk.decider.judge(life, now_s)
+        life.rows.append(("time", f"pool:{pool.name}", waited_s, limit_s, "s waited", "queue_timeout"))
         if life.state == QUEUED:
             self.unqueue(life)
             self.turn_away(life, reason, now_s, outcome="expired")

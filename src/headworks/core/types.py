@@ -7,6 +7,7 @@ freezing at run time would cost 25 µs a request). Units are in the names: `_s` 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -68,19 +69,6 @@ class Request:
 
 
 @dataclass(slots=True)
-class Estimate:
-    """How many tokens a request will take, and how sure that is."""
-
-    prompt_tokens: int
-    cached_tokens: int
-    output_tokens: int
-    """Per sample, at `quantile`."""
-    quantile: float
-    basis: str
-    error_ratio: float
-
-
-@dataclass(slots=True)
 class Work:
     """What is reserved: `tokens` = samples × (prompt + output), block-rounded for memory scopes by the pool."""
 
@@ -92,6 +80,8 @@ class Work:
     """`tokens` rounded up to whole KV blocks per sequence."""
     output_tokens: int
     """Output reserved per sample: generation never passes it plus one growth step."""
+    basis: str = "exact"
+    """How the prompt was sized: `exact`, `learnt` from this tenant's answers, or its `bytes` as the upper bound."""
 
 
 class Verdict(NamedTuple):
@@ -105,6 +95,19 @@ class Verdict(NamedTuple):
     passed: bool
     reason: str
     """A code of `core/reasons.py` when failed, else empty."""
+
+
+Row = tuple[str, str, float, float, str, str]
+"""A verdict as it is first written down: check, scope, value, limit, unit, and the reason it has if it fails. Every
+request has half a dozen, and most are never looked at again: `verdicts` makes the values people and programs read."""
+
+
+def verdicts(rows: Sequence[Row]) -> tuple[Verdict, ...]:
+    """A check is passed when its value is within its limit."""
+    return tuple(
+        Verdict(check, scope, value, limit, unit, value <= limit, "" if value <= limit else reason)
+        for check, scope, value, limit, unit, reason in rows
+    )
 
 
 @dataclass(slots=True)
@@ -130,7 +133,8 @@ class Decision:
     """`admit`, `queue` or `refuse`."""
     reason: str
     """A code of `core/reasons.py`, or empty."""
-    verdicts: tuple[Verdict, ...]
+    rows: tuple[Row, ...]
+    """Its verdicts, as they were written down."""
     forecast: Forecast
     work: Work
     retry_after_s: float | None
@@ -144,6 +148,13 @@ class Decision:
     service_class: str
     model: str
     pool: str
+    at_arrival: bool = True
+    """The first decision about this arrival; later ones say what became of one that had to wait."""
+
+    @property
+    def verdicts(self) -> tuple[Verdict, ...]:
+        """Every check's answer, in the order in which failures are reported."""
+        return verdicts(self.rows)
 
 
 class Execution(NamedTuple):

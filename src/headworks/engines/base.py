@@ -6,9 +6,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from headworks.core.types import Capacity, ReplicaSample
+
+
+class Passage:
+    """A listener's leave to pass the next frames of a stream on without asking: what most of a stream needs, and no more.
+
+    It holds for a read that is exactly one chunked frame with exactly one line of text and then `tail`. Any other read
+    ends it on the connection's side, and the listener ends it by setting `left` to 0. A listener that wants to know how
+    much has passed compares `left` with what it was.
+    """
+
+    __slots__ = ("left", "tail", "write")
+
+    def __init__(self) -> None:
+        self.left = 0
+        """So many frames may still pass."""
+        self.tail = b""
+        """How such a frame ends, its line's end and the chunk's included."""
+        self.write: Callable[[bytes], None] = _nowhere
+        """Takes the frame as it came."""
+
+
+def _nowhere(frame: bytes) -> None:
+    raise RuntimeError("a passage that was never opened")
 
 
 class Listener(Protocol):
@@ -27,8 +51,11 @@ class Listener(Protocol):
         """The answer's head arrived, 1xx dropped, names in lower case, hop-by-hop names already removed."""
         ...
 
-    def on_body(self, raw: bytes | None, payload: bytes) -> None:
-        """Some of the body. `raw` is the same bytes still in whole chunked frames where that is so, else None."""
+    def on_body(self, raw: bytes | None, payload: bytes) -> Passage | None:
+        """Some of the body. `raw` is the same bytes still in whole chunked frames where that is so, else None.
+
+        What is returned counts only where `raw` is one whole frame: leave to pass on the frames that follow.
+        """
         ...
 
     def on_end(self) -> None:
@@ -93,3 +120,7 @@ class Engine(Protocol):
 
 class EngineError(Exception):
     """The engine could not be asked, or its answer makes no sense. The text says what was asked and what came."""
+
+
+class Unreachable(EngineError):
+    """Not even a connection was made."""

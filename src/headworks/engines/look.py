@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from headworks.engines.base import EngineError
+from headworks.engines.base import EngineError, Unreachable
 from headworks.engines.pool import Pool
 
 LOOK_S_MAX = 1.0
@@ -37,7 +37,7 @@ class _Collector:
         self._size_bytes = 0
 
     def on_not_sent(self, reason: str) -> None:
-        self._fail(f"no connection ({reason})")
+        self._fail(Unreachable(f"no connection ({reason})"))
 
     def on_head(self, status: int, headers: list[tuple[bytes, bytes]], chunked: bool) -> None:
         self._status = status
@@ -45,7 +45,7 @@ class _Collector:
     def on_body(self, raw: bytes | None, payload: bytes) -> None:
         self._size_bytes += len(payload)
         if self._size_bytes > LOOK_BYTES_MAX:
-            self._fail(f"an answer over {LOOK_BYTES_MAX} bytes")
+            self._fail(EngineError(f"an answer over {LOOK_BYTES_MAX} bytes"))
         else:
             self._parts.append(payload)
 
@@ -54,14 +54,14 @@ class _Collector:
             self.seen.set_result(Seen(self._status, b"".join(self._parts)))
 
     def on_lost(self, cause: str) -> None:
-        self._fail(cause)
+        self._fail(EngineError(cause))
 
     def on_closed(self) -> None:
-        self._fail("the connection was closed")
+        self._fail(EngineError("the connection was closed"))
 
-    def _fail(self, cause: str) -> None:
+    def _fail(self, error: EngineError) -> None:
         if not self.seen.done():
-            self.seen.set_exception(EngineError(cause))
+            self.seen.set_exception(error)
 
 
 async def look(pool: Pool, path: str) -> Seen:
@@ -75,7 +75,7 @@ async def look(pool: Pool, path: str) -> Seen:
     except TimeoutError:
         raise EngineError(f"GET {url}: no complete answer within {LOOK_S_MAX:g} s") from None
     except EngineError as error:
-        raise EngineError(f"GET {url}: {error}") from None
+        raise type(error)(f"GET {url}: {error}") from None
     finally:
         # A connection with a late answer on it is of no use to the next look.
         call.discard()

@@ -14,9 +14,9 @@ import asyncio
 from collections.abc import Callable
 from typing import cast
 
-from headworks.engines.base import Listener
+from headworks.engines.base import Listener, Passage
 from headworks.engines.endpoint import Endpoint
-from headworks.engines.response import AnswerReader, BrokenAnswer
+from headworks.engines.response import FRAME_BYTES_MAX, FRAME_HEADS, AnswerReader, BrokenAnswer
 
 CONNECTIONS_MAX = 4_096
 CONNECT_S_MAX = 3.0
@@ -27,6 +27,7 @@ CLOSE_S_MAX = 5.0
 ABORTED_SILENCE_S_MAX = 600.0
 """An answer that is read to its end for proof may be silent for so long, then nothing more is learnt from waiting."""
 _WRITE_JOINED_BYTES_MAX = 65_536
+_NEWLINE = 10
 
 
 class Pool:
@@ -58,10 +59,12 @@ class Pool:
     def send(self, head: bytes, body: bytes, send_before_s: float, listener: Listener) -> Call:
         """Write one request as soon as there is a connection; the listener hears everything else."""
         call = Call(head, body, send_before_s, listener)
-        connection = self._take_idle()
-        if connection is not None:
-            connection.write(call)
-        elif self.connections_count >= self.connections_max or self._closed:
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.write_if_fresh(call):
+                return call
+            connection.close()
+        if self.connections_count >= self.connections_max or self._closed:
             call.give_up("connect")
         else:
             self.connections_count += 1
@@ -69,15 +72,6 @@ class Pool:
             self._connecting.add(task)
             task.add_done_callback(self._connecting.discard)
         return call
-
-    def _take_idle(self) -> Connection | None:
-        idle_since_s_min = self.clock_s() - IDLE_S_MAX
-        while self._idle:
-            connection = self._idle.pop()
-            if connection.idle_since_s > idle_since_s_min and connection.is_open():
-                return connection
-            connection.close()
-        return None
 
     async def _connect_and_write(self, call: Call) -> None:
         connection = Connection(self)
@@ -191,6 +185,7 @@ class Connection(asyncio.Protocol):
         "_closing_cause",
         "_half_closed",
         "_heard",
+        "_passage",
         "_paused",
         "_pool",
         "_reader",
@@ -208,6 +203,7 @@ class Connection(asyncio.Protocol):
         self._closing_cause = ""
         self._half_closed = False
         self._heard = False
+        self._passage: Passage | None = None
         self._paused = False
         self._timer: asyncio.TimerHandle | None = None
         self.idle_since_s = 0.0
@@ -224,33 +220,56 @@ class Connection(asyncio.Protocol):
         return self._transport is not None and not self._transport.is_closing()
 
     def write(self, call: Call) -> None:
-        """Write the request, if there is still time; the clock is read last."""
+        """Write the first request on this connection, if there is still time."""
+        if not self.write_if_fresh(call):
+            call.give_up("connect")
+
+    def write_if_fresh(self, call: Call) -> bool:
+        """Write the request, if there is still time; the clock is read last. False: not here, it is dead or too old."""
         transport = self._transport
         if transport is None or transport.is_closing():
-            call.give_up("connect")
-            return
-        if len(call.body) > _WRITE_JOINED_BYTES_MAX:
-            parts = (call.head, call.body)
-        else:
-            parts = (call.head + call.body, b"")
-        if self._pool.clock_s() > call.send_before_s:
+            return False
+        head, body = call.head, call.body
+        joined = len(body) <= _WRITE_JOINED_BYTES_MAX
+        if joined:
+            head += body
+        now_s = self._pool.clock_s()
+        if now_s - self.idle_since_s >= IDLE_S_MAX:
+            return False
+        if now_s > call.send_before_s:
             call.give_up("late")
             self._pool.put_idle(self)
-            return
-        transport.write(parts[0])
-        if parts[1]:
-            transport.write(parts[1])
+            return True
+        transport.write(head)
+        if not joined:
+            transport.write(body)
         call.head = call.body = b""
         call.connection = self
         self._call = call
         self._reader.begin(call.listener)
+        return True
 
     def data_received(self, data: bytes) -> None:
-        """Some of the answer."""
+        """Some of the answer. Most of a stream is frames that the listener gave leave to pass on: this costs a stream."""
+        passage = self._passage
+        if passage is not None:
+            length = len(data)
+            if passage.left and length < FRAME_BYTES_MAX:
+                head, tail = FRAME_HEADS[length], passage.tail
+                line = data.removeprefix(head).removesuffix(tail)
+                # So long is what is left only if both were there.
+                if len(line) == length - len(head) - len(tail) and _NEWLINE not in line:
+                    passage.left -= 1
+                    passage.write(data)
+                    return
+            self._passage = None
+        reader = self._reader
         self._heard = True
         try:
-            if self._reader.feed(data):
+            if reader.feed(data):
                 self._answer_complete()
+            else:
+                self._passage = reader.passage
         except BrokenAnswer as error:
             self._lose(f"the engine sent {error}")
 
@@ -263,8 +282,10 @@ class Connection(asyncio.Protocol):
             call.listener.on_end()
             return
         self._call = call.connection = None
-        self._stop_timer()
-        self.resume()
+        if self._timer is not None:
+            self._stop_timer()
+        if self._paused:
+            self.resume()
         if self._reader.reusable and not transport.get_write_buffer_size():
             self._pool.put_idle(self)
         else:

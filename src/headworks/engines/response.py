@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from headworks.engines.base import Listener
+from headworks.engines.base import Listener, Passage
 
 HEAD_BYTES_MAX = 32_768
 HEADERS_MAX = 100
@@ -21,14 +21,15 @@ BODY_LINE_BYTES_MAX = 10_000_000
 
 _STATUS_LINE = re.compile(rb"HTTP/1\.([01]) ([1-9][0-9][0-9])(?: [^\r\n\0]*)?")
 _HEADER_LINE = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([^\r\n\0]*)")
-_LENGTH = re.compile(rb"[0-9]{1,15}")
-_CHUNK_LINE = re.compile(rb"([0-9A-Fa-f]{1,8})\r\n")
+_LENGTH_DIGITS_MAX = 15
 _CHUNK_LINE_EXTENDED = re.compile(rb"([0-9A-Fa-f]{1,8})[ \t]*(;[^\r\n\0]*)?\r\n")
 _CHUNK_LINE_BEGUN = re.compile(rb"[0-9A-Fa-f]{1,8}[ \t]*(;[^\r\n\0]*)?\r?")
 _ABOUT_FRAMING = frozenset(
     b"connection content-length keep-alive proxy-connection proxy-authenticate te trailer transfer-encoding upgrade".split()
 )
 _LINES_KEPT_MAX = 512
+_lines: dict[bytes, tuple[tuple[bytes, bytes], bool]] = {}
+"""A header line → the header, and whether it concerns the connection or the framing."""
 
 # How the body ends; `_HEAD` and `_OVER` stand beside them so that one comparison tells what to do with a read.
 _HEAD, _CHUNKED, _COUNTED, _UNTIL_CLOSE, _OVER = range(5)
@@ -40,22 +41,56 @@ class BrokenAnswer(Exception):
     """What came is not an HTTP/1.1 answer, or passes a limit. The text says which."""
 
 
-@lru_cache(_LINES_KEPT_MAX)
-def _read_line(line: bytes) -> tuple[tuple[bytes, bytes], bool]:
-    """A header, and whether it concerns the connection or the framing. An engine says the same few lines all day."""
+FRAME_BYTES_MAX = 4_096
+"""Longer frames are walked through; their bytes cost more than that."""
+
+
+def _frame_heads() -> tuple[bytes, ...]:
+    heads = [bytes(FRAME_BYTES_MAX)] * FRAME_BYTES_MAX
+    for size_bytes in range(1, FRAME_BYTES_MAX - len(b"fff\r\n\r\n")):
+        head = b"%x\r\n" % size_bytes
+        heads[len(head) + size_bytes + len(b"\r\n")] = head
+    return tuple(heads)
+
+
+FRAME_HEADS = _frame_heads()
+"""How a read of so many bytes begins if it is one whole frame; where no frame is so long, what no read begins with."""
+
+
+def _learn_line(line: bytes) -> tuple[tuple[bytes, bytes], bool]:
+    """Take a line apart. An engine says the same few lines all day, so what was found is kept."""
     found = _HEADER_LINE.fullmatch(line)
     if found is None:
         raise BrokenAnswer(f"a malformed header line: {line[:40]!r}")
     name = found[1].lower()
-    return (name, found[2].rstrip(b" \t")), name in _ABOUT_FRAMING
+    learnt = (name, found[2].rstrip(b" \t")), name in _ABOUT_FRAMING
+    if len(_lines) >= _LINES_KEPT_MAX:
+        _lines.clear()
+    _lines[line] = learnt
+    return learnt
+
+
+@lru_cache(_LINES_KEPT_MAX)
+def _read_status_line(line: bytes) -> tuple[int, bool]:
+    """The status, and whether the server speaks HTTP/1.0."""
+    found = _STATUS_LINE.fullmatch(line)
+    if found is None:
+        raise BrokenAnswer(f"a first line that is no HTTP/1.1 status line: {line[:40]!r}")
+    return int(found[2]), found[1] == b"0"
 
 
 class AnswerReader:
     """Reads one answer after another from one connection and tells the listener of each."""
 
-    __slots__ = ("_framing", "_held", "_interim_count", "_left_bytes", "_line_bytes", "_listener", "_phase", "reusable")
+    # fmt: off
+    __slots__ = (
+        "_framing", "_held", "_interim_count", "_left_bytes", "_line_bytes", "_listener", "_phase", "passage", "reusable",
+    )
+    # fmt: on
 
     def __init__(self) -> None:
+        self.passage: Passage | None = None
+        """What the listener answered to the last read, if that was one whole frame."""
         self.reusable = False
         """After a complete answer: another request may follow on this connection."""
         self._framing = _OVER
@@ -73,6 +108,7 @@ class AnswerReader:
 
     def feed(self, received: bytes) -> bool:
         """Take what was read; True when the answer is complete by its own framing."""
+        self.passage = None
         if self._framing == _CHUNKED:
             return self._feed_chunked(received)
         if self._framing == _HEAD:
@@ -100,30 +136,31 @@ class AnswerReader:
                 self._held = buffer
                 return False
             self._held = b""
-            interim = self._read_head(buffer, end)
+            interim = self._read_head(buffer[: end - 4].split(b"\r\n"))
             buffer = buffer[end:]
             if not interim:
                 break
         if self._framing == _OVER:
             return self._complete(buffer)
+        if self._framing == _COUNTED and len(buffer) == self._left_bytes < BODY_LINE_BYTES_MAX:
+            # Most whole answers come in one read.
+            self._framing = _OVER
+            self._listener.on_body(None, buffer)
+            return True
         return self.feed(buffer) if buffer else False
 
-    def _read_head(self, buffer: bytes, end: int) -> bool:
+    def _read_head(self, lines: list[bytes]) -> bool:
         """Understand one head; True when it only announces another (1xx)."""
-        lines = buffer[: end - 4].split(b"\r\n")
-        status_line = _STATUS_LINE.fullmatch(lines[0])
-        if status_line is None:
-            raise BrokenAnswer(f"a first line that is no HTTP/1.1 status line: {lines[0][:40]!r}")
+        status, http_1_0 = _read_status_line(lines[0])
         if len(lines) > HEADERS_MAX + 1:
             raise BrokenAnswer(f"more than {HEADERS_MAX} headers")
-        status = int(status_line[2])
         if status < 200:
             self._interim_count += 1
             if status == 101 or self._interim_count > INTERIM_ANSWERS_MAX:
                 raise BrokenAnswer(f"status {status}, which nobody asked for")
             return True
         del lines[0]
-        headers = self._read_headers(status, status_line[1] == b"0", lines)
+        headers = self._read_headers(status, http_1_0, lines)
         self._listener.on_head(status, headers, self._framing == _CHUNKED)
         return False
 
@@ -133,7 +170,7 @@ class AnswerReader:
         length = coding = None
         connection: list[bytes] = []
         for line in lines:
-            header, about_framing = _read_line(line)
+            header, about_framing = _lines.get(line) or _learn_line(line)
             if about_framing:
                 name, value = header
                 if name == b"content-length":
@@ -145,10 +182,12 @@ class AnswerReader:
                     connection += [token.strip(b" \t") for token in value.lower().split(b",")]
             else:
                 kept.append(header)
-        if b"close" in connection or (http_1_0 and b"keep-alive" not in connection):
+        if http_1_0 and b"keep-alive" not in connection:
             self.reusable = False
         self._decide_framing(status, http_1_0, length, coding)
         if connection:
+            if b"close" in connection:
+                self.reusable = False
             kept = [header for header in kept if header[0] not in connection]
         return kept
 
@@ -158,7 +197,7 @@ class AnswerReader:
                 raise BrokenAnswer("an ambiguous length: Transfer-Encoding other than one chunked, or beside Content-Length")
             self._framing = _CHUNKED
         elif length is not None:
-            if _LENGTH.fullmatch(length) is None:
+            if not length.isdigit() or len(length) > _LENGTH_DIGITS_MAX:
                 raise BrokenAnswer("a Content-Length that is not one number")
             self._left_bytes = int(length)
             self._framing = _COUNTED if self._left_bytes else _OVER
@@ -183,13 +222,11 @@ class AnswerReader:
 
     def _feed_chunked(self, received: bytes) -> bool:
         # An engine that writes one event a step gives exactly one frame a read: this path is what a stream costs.
-        if self._phase == _SIZE and not self._held:
-            line = _CHUNK_LINE.match(received)
-            if line is not None:
-                begin = line.end()
-                if begin + int(line[1], 16) + 2 == len(received) > begin + 2 and received.endswith(b"\r\n"):
-                    self._tell(received, received[begin:-2])
-                    return False
+        if self._phase == _SIZE and not self._held and len(received) < FRAME_BYTES_MAX:
+            head = FRAME_HEADS[len(received)]
+            if received.startswith(head) and received.endswith(b"\r\n"):
+                self.passage = self._tell(received, received[len(head) : -2])
+                return False
         return self._walk_frames(received)
 
     def _walk_frames(self, received: bytes) -> bool:
@@ -250,7 +287,7 @@ class AnswerReader:
         self._held = buffer[position:]
         return False
 
-    def _tell(self, raw: bytes | None, payload: bytes) -> None:
+    def _tell(self, raw: bytes | None, payload: bytes) -> Passage | None:
         if payload.endswith(b"\n"):
             self._line_bytes = 0
         else:
@@ -259,7 +296,7 @@ class AnswerReader:
             self._line_bytes = len(payload) - newline - 1 if newline >= 0 else self._line_bytes + len(payload)
             if self._line_bytes > BODY_LINE_BYTES_MAX:
                 raise BrokenAnswer(f"a line over {BODY_LINE_BYTES_MAX} bytes in the body")
-        self._listener.on_body(raw, payload)
+        return self._listener.on_body(raw, payload)
 
     def _complete(self, leftover: bytes) -> bool:
         self._framing = _OVER

@@ -9,6 +9,8 @@ from headworks.gateway.decisions import DecisionLog
 from headworks.gateway.metrics import Registry
 
 OVERLOADED = frozenset({429, 503})
+WORKER = "0"
+"""One process serves in this version."""
 UNWANTED = frozenset({"cancelled", "failed", "expired"})
 SERIES_KEPT_MAX = 4_096
 """Combinations whose series are kept at hand. All of them together are bounded by the registry."""
@@ -134,7 +136,7 @@ class Accounts:
         self.alarms[alarm.name] = self.alarms.get(alarm.name, 0) + 1
 
     def attempt(self, replica: str, outcome: str) -> None:
-        """An execution on this replica ended: `completed`, `failed` or `lost`."""
+        """An execution sent to this replica ended: `completed`, `failed`, `cancelled`, `refused` (busy) or `lost`."""
         self._registry.counter("upstream_attempts_total", replica, outcome).add()
 
     def ledger(self, operation: str, outcome: str, seconds: float) -> None:
@@ -163,3 +165,9 @@ class Records:
 
     def alarm(self, alarm: Alarm) -> None:
         self._accounts.alarm(alarm)
+
+    def attempt(self, replica: str, outcome: str) -> None:
+        self._accounts.attempt(replica, outcome)
+
+    def loop_lag(self, seconds: float) -> None:
+        self._accounts.loop_lag(WORKER, seconds)

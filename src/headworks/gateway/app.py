@@ -6,11 +6,13 @@ Read this first: it is the whole list of what there is. A path picks a dialect i
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
+import logging
 import os
 import secrets
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +28,7 @@ from headworks.engines.base import Engine
 from headworks.engines.openai import OpenAIEngine
 from headworks.engines.vllm import VllmEngine
 from headworks.gateway import clock, reply
-from headworks.gateway.accounts import Accounts, Records
+from headworks.gateway.accounts import WORKER, Accounts, Records
 from headworks.gateway.admin import admin_app
 from headworks.gateway.decisions import DecisionLog
 from headworks.gateway.http.limits import EdgeLimits
@@ -39,6 +41,8 @@ from headworks.gateway.readings import readings
 from headworks.gateway.runner import Runner
 from headworks.ledgers.base import open_ledger
 from headworks.ledgers.memory import MemoryStore
+
+log = logging.getLogger("headworks.gateway")
 
 ANONYMOUS = Identity("anonymous", "anonymous")
 GC_THRESHOLD = 50_000
@@ -82,8 +86,9 @@ class App:
             allowed=METHODS.get,
             clock_s=clock.now_s,
             error_body=reply.http_error,
+            on_fault=_log_fault,
         )
-        self._admin = uvicorn.Server(
+        self._admin = _AdminServer(
             uvicorn.Config(
                 self._admin_app(), log_level="warning", access_log=False, lifespan="off", timeout_graceful_shutdown=1
             )
@@ -108,9 +113,8 @@ class App:
         gc.set_threshold(GC_THRESHOLD, 20, 20)
 
     async def stop(self) -> None:
-        """Drain, cut what is left at the limit, settle the ledger."""
+        """Drain, cut what is left at the limit, settle the ledger. Until the port closes, arrivals are told `draining`."""
         self._draining = True
-        self.server.stop_accepting()
         await self.runner.drain(self.settings.drain_s)
         await self.server.close(1.0)
         await self.runner.close()
@@ -120,10 +124,20 @@ class App:
         if self.log is not None:
             self.log.close()
 
-    def reload(self, policy: Policy) -> None:
-        """Decide by another policy from now on. Every request sees one version."""
+    def fixed(self, settings: Settings) -> list[str]:
+        """What these settings would change that stays as it was started: it keeps a reload from being taken."""
+        mine, held = self.settings, ("listen", "admin", "ledger_url", "lease_s", "limits", "decision_log")
+        found = [name for name in held if getattr(mine, name) != getattr(settings, name)]
+        if [(one.name, one.url, one.engine) for one in mine.replicas] != [(o.name, o.url, o.engine) for o in settings.replicas]:
+            found.append("replicas")
+        return found
+
+    def reload(self, policy: Policy, settings: Settings) -> None:
+        """Decide by another policy, for other keys, from now on. Every request sees one version."""
+        assert not self.fixed(settings), "the caller asked before"
         self.policy = policy
-        self.proxy.change_policy(policy)
+        self.settings = settings
+        self.proxy.change_policy(policy, _keys(settings))
         self.models.change_policy(policy)
         self._allow_labels()
         self.runner.feed(events.PolicyChanged(policy))
@@ -193,8 +207,8 @@ class App:
     def _readings(self) -> Iterable[Reading]:
         ledger = self.settings.ledger_url.partition(":")[0]
         yield from readings(self.snapshot(), self._charged(), ledger, self.store.now_ms())
-        yield Reading("open_streams", ("0",), float(len(self.server.exchanges)))
-        yield Reading("rss_bytes", ("0",), float(_rss_bytes()))
+        yield Reading("open_streams", (WORKER,), float(len(self.server.exchanges)))
+        yield Reading("rss_bytes", (WORKER,), float(_rss_bytes()))
 
     def _allow_labels(self) -> None:
         policy, allow = self.policy, self.registry.allow
@@ -207,6 +221,19 @@ class App:
 
 
 LEDGER_RECORDS_MAX = 1_000
+
+
+class _AdminServer(uvicorn.Server):
+    """Leaves signals alone: this process drains on them, and the admin port is there until it has."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def _log_fault(fault: BaseException) -> None:
+    """A handler failed, which is our fault. Its client got a 500."""
+    log.error("a request could not be served", exc_info=fault)
 
 
 def _engine(replica: ReplicaSettings) -> Engine:

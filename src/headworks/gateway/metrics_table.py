@@ -139,7 +139,7 @@ WITHOUT_SOURCE: frozenset[str] = frozenset(
     {
         *("growth_total", "slo_violations_total", "degraded_total", "retries_total", "breaker_transitions_total"),
         *("cost_total", "goodput_ratio", "prediction_coverage_ratio", "scale_wanted_ratio", "quota_used_ratio"),
-        *("shed_self_total", "orphan_age_seconds", "foreign_load", "ledger_epoch", "demanded_tokens"),
+        *("shed_self_total", "foreign_load", "ledger_epoch", "demanded_tokens", "ledger_audit_difference", "ledger_seconds"),
     }
 )
 """Declared, and not exposed yet: nothing in this version measures them. An absent metric is honest; a zero would not be."""

@@ -49,8 +49,10 @@ class Models:
     def pool(self, model: str, tenant: str) -> str | None:
         """The pool, or None if there is no such model for this tenant."""
         pool = self._pools.get(model)
-        allowed = self._policy.tenants[tenant].models
-        return pool if allowed is None or model in allowed else None
+        policy = self._policy.tenants.get(tenant)
+        if policy is None:  # taken out by a reload while the request was being read
+            return None
+        return pool if policy.models is None or model in policy.models else None
 
     def listing(self, tenant: str) -> bytes:
         """The body of GET /v1/models: only what this tenant may use."""

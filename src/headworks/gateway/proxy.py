@@ -62,9 +62,10 @@ class Proxy:
         self._rates: dict[str, EventRate] = {}
         self._limits = Limits()
 
-    def change_policy(self, policy: Policy) -> None:
-        """Requests that arrive from now on are read by the new policy."""
+    def change_policy(self, policy: Policy, keys: Keys) -> None:
+        """Requests that arrive from now on are read by the new policy and known by these keys."""
         self._policy = policy
+        self._keys = keys
 
     async def serve(self, exchange: Exchange) -> None:
         """Answer one request, whatever becomes of it."""
@@ -112,7 +113,7 @@ class Proxy:
             self._fail(exchange, "model_not_found", ids, subject=parsed.model[:128])
         else:
             request = _request(exchange, own_id, ids, identity, service_class.name, pool, parsed, times)
-            call = ProxyCall(self, exchange, request, parsed, ids)
+            call = ProxyCall(self, exchange, request, parsed, ids, service_class.idle_s)
             async with self._runner.admit(call) as ticket:
                 await ticket.ended()
 
@@ -165,7 +166,7 @@ class Proxy:
         rate = self._rates.get(engine.replica)
         if rate is None:
             rate = self._rates[engine.replica] = EventRate()
-        follow = Follow(self._runner, run.execution, self._policy.classes[call.request.service_class].idle_s)
+        follow = Follow(self._runner, run.execution, call.idle_s)
         parsed = call.parsed
         relay = Relay(
             audience,
@@ -192,6 +193,7 @@ class ProxyCall:
     request: Request
     parsed: Parsed
     ids: reply.Ids
+    idle_s: float
     ticket: Ticket | None = None
     audience: Audience | None = None
 
@@ -217,13 +219,15 @@ class ProxyCall:
 class Follow:
     """Tells the gate what the relay of one execution hears (`relay.Follower`, `runner.Attempt`)."""
 
-    __slots__ = ("_began", "_execution", "_idle_s", "_runner", "relay")
+    __slots__ = ("_began", "_execution", "_idle_s", "_outcome", "_runner", "relay")
 
     def __init__(self, runner: Runner, execution: Execution, idle_s: float) -> None:
         self._runner = runner
         self._execution = execution
         self._idle_s = idle_s
         self._began = False
+        self._outcome = "cancelled"
+        """For the metric of attempts: what it is unless something else is heard of it."""
         self.relay: Relay | None = None
 
     def abort(self, reason: str) -> None:
@@ -247,22 +251,26 @@ class Follow:
         self._runner.feed(events.ClientSlow(self._execution.id, paused))
 
     def stopped(self, usage: Usage, failed: bool) -> None:
+        self._outcome = "failed" if failed else "completed"
         self._runner.feed(events.Stopped(self._execution.id, usage, failed))
 
     def lost(self, cause: str) -> None:
+        self._outcome = "lost"
         self._runner.feed(events.EngineLost(self._execution.id, cause))
 
     def not_sent(self, reason: str) -> None:
+        self._outcome = ""
         self._runner.feed(events.NotSent(self._execution.id, reason))
 
     def busy(self) -> None:
+        self._outcome = "refused"
         self._runner.feed(events.NotSent(self._execution.id, "busy"))
 
     def closed(self) -> None:
         self._runner.feed(events.EngineClosed(self._execution.id))
 
     def over(self) -> None:
-        self._runner.ended(self._execution)
+        self._runner.ended(self._execution, self._outcome)
 
 
 def _ids(headers: Mapping[bytes, bytes], own_id: str) -> reply.Ids:

@@ -33,6 +33,9 @@ def readings(snapshot: Mapping[str, Any], records: list[Reservation], ledger: st
         for replica_name, replica in pool["replicas"].items():
             yield from _replica(replica_name, replica)
         yield from _reserved(name, records, now_ms)
+        preempted = [replica["preemptions_total"] for replica in pool["replicas"].values()]
+        if any(count is not None for count in preempted):
+            yield Reading("preemptions_total", (name, "engine"), float(sum(count or 0 for count in preempted)))
 
 
 def _queue(pool: Mapping[str, Any]) -> Iterator[Reading]:
@@ -59,12 +62,12 @@ def _reserved(pool: str, records: list[Reservation], now_ms: int) -> Iterator[Re
     oldest_ms = now_ms
     scope = f"pool:{pool}"
     for record in records:
-        held = sum(charge.amount for charge in record.charges if charge.scope == scope and charge.unit == "tokens")
+        held = sum(amount for charged, unit, amount in record.charges if charged == scope and unit == "tokens")
         if not held:
             continue
         state = record.state.lower()
         counts[state] = counts.get(state, 0) + 1
-        tenant = next((charge.scope[7:] for charge in record.charges if charge.scope.startswith("tenant:")), "")
+        tenant = next((charged[7:] for charged, _, _ in record.charges if charged.startswith("tenant:")), "")
         tokens[tenant, state] = tokens.get((tenant, state), 0) + held
         if state == "orphaned":
             oldest_ms = min(oldest_ms, record.reserved_ms)

@@ -71,6 +71,10 @@ class Recorder(Protocol):
 
     def alarm(self, alarm: effects.Alarm) -> None: ...
 
+    def attempt(self, replica: str, outcome: str) -> None: ...
+
+    def loop_lag(self, seconds: float) -> None: ...
+
 
 class Ticket:
     """A request's stay: entering it hands the request to the gate, leaving it early means its client has left."""
@@ -159,14 +163,15 @@ class Runner:
         self.feed(events.Tick())
         for sampler in self._samplers.values():
             sampler.start()
-        self._check_silence()
+        self._check_silence(self._clock_s())
 
-    def _check_silence(self) -> None:
-        """One look a second at all open answers, instead of a timer each."""
+    def _check_silence(self, due_s: float) -> None:
+        """One look a second at all open answers, instead of a timer each. How late it comes is the loop's lag."""
         now_s = self._clock_s()
+        self._recorder.loop_lag(max(0.0, now_s - due_s))
         for attempt in list(self._attempts.values()):
             attempt.check_silence(now_s)
-        self._silence = asyncio.get_running_loop().call_later(SILENCE_LOOK_S, self._check_silence)
+        self._silence = asyncio.get_running_loop().call_later(SILENCE_LOOK_S, self._check_silence, now_s + SILENCE_LOOK_S)
 
     def admit(self, call: Call) -> Ticket:
         """A place for one request; it owns the ending. `async with runner.admit(call) as ticket: await ticket.ended()`."""
@@ -219,8 +224,10 @@ class Runner:
         else:
             self._attempts[effect.execution.id] = attempt
 
-    def ended(self, execution: Execution) -> None:
-        """Nothing more will come from this execution's connection."""
+    def ended(self, execution: Execution, outcome: str) -> None:
+        """Nothing more will come from this execution's connection. `outcome` is empty if nothing was sent on it."""
+        if outcome:
+            self._recorder.attempt(execution.replica, outcome)
         if self._attempts.pop(execution.id, None) is None:
             self._over.add(execution.id)
 

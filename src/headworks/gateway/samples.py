@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 
 from headworks.core.events import Event, ReplicaDescribed, ReplicaSampled, SampleFailed
-from headworks.engines.base import Engine, EngineError
+from headworks.engines.base import Engine, EngineError, Unreachable
 
 DESCRIBE_RETRY_S = 1.0
 NOT_DESCRIBED_S = float("inf")
@@ -52,7 +52,7 @@ class Sampler:
                 sample = await self._engine.sample()
             except EngineError as error:
                 self.failure = str(error)
-                self._feed(SampleFailed(self._engine.replica, str(error)))
+                self._feed(SampleFailed(self._engine.replica, str(error), isinstance(error, Unreachable)))
                 continue
             self.failure = ""
             self._feed(ReplicaSampled(sample))

@@ -25,7 +25,7 @@ from headworks.sim.faults import Fault
 from headworks.sim.invariants import Broken, Watch
 from headworks.sim.ledger import Line
 from headworks.sim.presets import tiny
-from headworks.sim.simulation import WARM_S, MakeBook, Setup, Simulation, Source
+from headworks.sim.simulation import MakeBook, Setup, Simulation, Source
 from headworks.sim.traffic import Planned
 
 FAULTY_S = 4.0
@@ -42,6 +42,8 @@ KINDS = (
     "scrapes_refused",
     "ledger_cut_off",
     "gateway_kill",
+    "gateway_drain",
+    "reload",
 )
 DISCIPLINES = ("fifo", "fifo_tail_drop", "lifo_drop_head", "predictive_ttft")
 
@@ -72,15 +74,20 @@ def campaign(first: int, seeds: int, make: MakeBook = make_book, stop_at: int = 
 
 def run_seed(seed: int, make: MakeBook = make_book, into: Campaign | None = None) -> str:
     """One world. The broken invariant's sentence, or nothing."""
-    simulation = Simulation(small_world(seed, make))
+    return run_world(small_world(seed, make), into)
+
+
+def run_world(setup: Setup, into: Campaign | None = None) -> str:
+    """Any world under the watch, with faults for its duration and then without."""
+    simulation = Simulation(setup)
     watch = Watch(simulation)
     simulation.world.watch = watch.look
     problem = ""
     try:
         simulation.begin()
-        simulation.world.run(WARM_S + FAULTY_S)
+        simulation.world.run(simulation.end_s)
         _mend(simulation)
-        simulation.world.run(WARM_S + FAULTY_S + LIVENESS_S, partial(_is_settled, simulation))
+        simulation.world.run(simulation.end_s + LIVENESS_S, partial(_is_settled, simulation))
         watch.at_the_end()
     except Broken as broken:
         problem = str(broken)
@@ -238,7 +245,7 @@ def _faults(random: Random, replicas: int) -> list[Fault]:
     found: list[Fault] = []
     for _ in range(random.choice((0, 1, 1, 2, 3))):
         kind = random.choice(KINDS)
-        target = "0" if kind == "gateway_kill" else f"{POOL}/{random.randrange(replicas)}"
+        target = "0" if kind.startswith("gateway") else f"{POOL}/{random.randrange(replicas)}"
         length_s = random.choice((0.05, 0.6, 1.5, 3.0))
         if kind == "engine_hang":
             length_s = min(length_s, HANG_S_MAX)

@@ -88,7 +88,6 @@ class Caller:
         "key",
         "number",
         "planned",
-        "wanted",
     )
 
     def __init__(
@@ -105,8 +104,6 @@ class Caller:
         self.planned = planned
         self.attempts: list[Attempt] = []
         self.done = False
-        self.wanted = True
-        """False from the moment the caller does not care any more, whether or not the gateway can know."""
         self.key = f"key-{number}" if random.random() < temper.key_ratio else ""
         self.hidden = random.random() < temper.hidden_ratio
         leaves = random.random() < temper.leave_ratio
@@ -126,7 +123,6 @@ class Caller:
         """Send the request, once more if it was sent before."""
         attempt = Attempt(f"r{self.number}.{len(self.attempts)}", len(self.attempts), self._world.now_s)
         self.attempts.append(attempt)
-        self.wanted = True
         if not self._door.send(self, attempt):
             self._end(attempt, "lost", "connect")
             return
@@ -175,7 +171,6 @@ class Caller:
         if attempt.end or attempt.left_s is not None:
             return
         attempt.left_s = self._world.now_s
-        self.wanted = False
         if not self.hidden:
             self._door.leave(attempt)
         if self._temper.retries_after_leaving and attempt.first_byte_s is None and self._may_try_again():

@@ -24,7 +24,7 @@ class Fault:
     target: str = ""
     for_s: float = 1.0
     ratio: float = 1.0
-    """`connections_broken`: share of the open ones. `engine_slow`: how many times slower."""
+    """`connections_broken`: share of the open ones. `engine_slow`: how many times slower. `reload`: of the limits."""
 
 
 def schedule(faults: list[Fault], zero_s: float, simulation: Simulation) -> None:
@@ -80,6 +80,15 @@ def _gateway_kill(simulation: Simulation, fault: Fault) -> None:
         simulation.world.after(fault.for_s, lambda: simulation.boot(number))
 
 
+def _gateway_drain(simulation: Simulation, fault: Fault) -> None:
+    """An orderly restart with `for_s` for what runs."""
+    simulation.drain(int(fault.target), fault.for_s)
+
+
+def _reload(simulation: Simulation, fault: Fault) -> None:
+    simulation.reload(fault.ratio)
+
+
 KINDS: dict[str, Callable[[Simulation, Fault], None]] = {
     "engine_restart": _engine_restart,
     "engine_hang": _engine_hang,
@@ -89,4 +98,6 @@ KINDS: dict[str, Callable[[Simulation, Fault], None]] = {
     "scrapes_refused": _scrapes_refused,
     "ledger_cut_off": _ledger_cut_off,
     "gateway_kill": _gateway_kill,
+    "gateway_drain": _gateway_drain,
+    "reload": _reload,
 }

@@ -14,9 +14,11 @@ from headworks.core.book_table import CHARGED, ORPHANED, TERMINAL
 from headworks.core.commands import Answer, Cancel, Command, Stop
 from headworks.core.types import RequestKey, Reservation
 from headworks.sim.auditor import Auditor
+from headworks.sim.runner import SimRunner
 from headworks.sim.simulation import Arrival, Simulation
 
 NEVER_SENT = "E0"
+UNLIMITED = 1 << 62
 
 
 class Broken(AssertionError):
@@ -32,9 +34,10 @@ class Watch:
         self._auditor = Auditor()
         self._ledger_seen = -1
         self._engines_seen = -1
-        self._gates_seen: dict[int, int] = {}
+        self._gates_seen: dict[int, tuple[SimRunner, int]] = {}
         self._charged: dict[str, tuple[int, int]] = {}
         self._held: dict[tuple[str, str], int] = {}
+        self._limits: dict[tuple[str, str], int] = {}
         self._final: dict[str, tuple[str, str]] = {}
         self._keys: dict[str, RequestKey] = {}
         self._dead: dict[str, str] = {}
@@ -49,7 +52,9 @@ class Watch:
             self._ledger_seen = simulation.ledger.applied
             self._book()
         self._gates()
-        engines = sum(replica.changed for replica in simulation.replicas.values())
+        engines = 0
+        for replica in simulation.replicas.values():
+            engines += replica.changed
         if ledger_moved or engines != self._engines_seen:
             self._engines_seen = engines
             self._memory()
@@ -87,11 +92,14 @@ class Watch:
             elif record.state in TERMINAL:
                 self._finality(record)
         self._charged = charged
-        for (scope, unit), held in sums.items():
-            limit = book.limit(scope, unit)
-            # A limit that was lowered leaves an excess that drains; what may never happen is that more is added to it.
-            if limit is not None and held > max(limit, self._held.get((scope, unit), 0)):
-                raise self._broken("I2", f"{scope} holds {held} {unit} of {limit}")
+        for scope_unit, held in sums.items():
+            limit = book.limit(*scope_unit)
+            # A limit that was lowered, perhaps at the end of this very list, leaves an excess that drains; what may
+            # never happen is that more is added to it.
+            allowed = max(limit or 0, self._limits.get(scope_unit, 0), self._held.get(scope_unit, 0))
+            if limit is not None and held > allowed:
+                raise self._broken("I2", f"{scope_unit[0]} holds {held} {scope_unit[1]} of {limit}")
+            self._limits[scope_unit] = limit if limit is not None else UNLIMITED
         self._held = sums
 
     def _finality(self, record: Reservation) -> None:
@@ -110,8 +118,8 @@ class Watch:
     def _gates(self) -> None:
         """Every counter of a gate equals what its parts say (K07)."""
         for number, runner in enumerate(self._simulation.runners):
-            if runner is not None and self._gates_seen.get(number) != id(runner) + runner.handled:
-                self._gates_seen[number] = id(runner) + runner.handled
+            if runner is not None and self._gates_seen.get(number) != (runner, runner.handled):
+                self._gates_seen[number] = (runner, runner.handled)
                 self._raise_if(runner.gate.check(), f"gate {number}")
 
     def _memory(self) -> None:
@@ -172,10 +180,12 @@ class Watch:
 
 
 def _tokens_and_sequences(record: Reservation) -> tuple[int, int]:
-    """What the record holds on its replica, or in its pool where replicas are not charged."""
-    for prefix in ("replica:", "pool:"):
-        tokens = sum(c.amount for c in record.charges if c.scope.startswith(prefix) and c.unit == "tokens")
-        sequences = sum(c.amount for c in record.charges if c.scope.startswith(prefix) and c.unit == "requests")
-        if tokens or sequences:
-            return tokens, sequences
-    return 0, 0
+    """What the record holds on its replica."""
+    tokens = sequences = 0
+    for scope, unit, amount in record.charges:
+        if scope.startswith("replica:"):
+            if unit == "tokens":
+                tokens += amount
+            elif unit == "requests":
+                sequences += amount
+    return tokens, sequences

@@ -49,6 +49,10 @@ class GateLike(Protocol):
 
     def check(self) -> list[str]: ...
 
+    def drained(self) -> bool: ...
+
+    def depart(self) -> list[Effect]: ...
+
 
 class Front(Protocol):
     """The clients' side of a gateway, by arrival id."""
@@ -136,6 +140,13 @@ class SimRunner:
         self._events.clear()
         for replica in self._replicas.values():
             replica.forsake(self)
+
+    def depart(self) -> None:
+        """An orderly end: the boot is released, then the process goes. What is still charged can be adopted at once."""
+        if self.alive:
+            for effect in self.gate.depart():
+                self._perform(effect)
+            self.kill()
 
     def tell(self, event: Event) -> None:
         """Queue an event; handle it now unless one is being handled."""

@@ -200,6 +200,8 @@ def load(path: Path) -> Scenario:
         raise ScenarioError(f"{path}: larger than {FILE_BYTES_MAX} bytes")
     try:
         scenario = Scenario.model_validate(yaml.safe_load(text))
+        if scenario.baseline and scenario.baseline not in scenario.disciplines:
+            raise ScenarioError(f"baseline: no discipline {scenario.baseline!r}")
         for comparison in (scenario.comparison(), *(scenario.comparison(case) for case in scenario.cases)):
             _check_values(comparison)
     except ValidationError as error:
@@ -224,8 +226,9 @@ def _check_values(comparison: Comparison) -> None:
         comparison.discipline(name)
     for traffic in comparison.traffic:
         comparison.temper(traffic)
-        traffic.segments()
-        traffic.lengths()
+        if not traffic.trace:  # a trace has a rate of its own
+            traffic.segments()
+            traffic.lengths()
         for where, name, known in (
             ("service_class", traffic.service_class, comparison.policy.classes),
             ("tenant", traffic.tenant, comparison.policy.tenants),
@@ -243,7 +246,7 @@ def _laid_over(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
             merged[key] = _laid_over(old, value)
         elif isinstance(old, list) and isinstance(value, list) and all(isinstance(one, dict) for one in [*old, *value]):
             both = [_laid_over(one, change) for one, change in zip(old, value, strict=False)]
-            merged[key] = [*both, *value[len(both) :]]
+            merged[key] = [*both, *old[len(both) :], *value[len(both) :]]
         else:
             merged[key] = value
     return merged

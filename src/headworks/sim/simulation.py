@@ -8,11 +8,11 @@ engines did, each without asking the gate.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 
 from headworks.core.effects import Alarm, Outcome, Run
-from headworks.core.events import ReplicaDescribed
+from headworks.core.events import Drain, PolicyChanged, ReplicaDescribed
 from headworks.core.policy import Policy
 from headworks.core.types import Decision, Request, RequestKey
 from headworks.sim.clients import Attempt, Caller, Temper
@@ -27,6 +27,9 @@ from headworks.sim.world import World
 
 WARM_S = 1.0
 """The world is this old when a scenario's time begins: gateways have their lease, and engines have been looked at."""
+DRAIN_LOOK_S = 0.05
+CUT_S = 0.5
+"""After the limit of a drain streams are cut; a process that is still not done this much later goes anyway."""
 GAUGES_EVERY_S = 0.25
 """How often the engines' own gauges are looked at for the results (no policy sees these looks)."""
 DRAIN_S_MAX = 3600.0
@@ -73,7 +76,6 @@ class Setup:
     distance: Distance = field(default_factory=Distance)
     gateways: int = 1
     faults: list[Fault] = field(default_factory=list)
-    audit_every_event: bool = False
 
 
 class Arrival:
@@ -98,6 +100,8 @@ class Simulation:
     def __init__(self, setup: Setup) -> None:
         self.setup = setup
         self.world = World()
+        self.policy = setup.policy
+        """The one in force; reloads replace it."""
         self.ledger = SimLedger(self.world, setup.make_book(setup.policy), setup.line, setup.seed)
         self.replicas = {
             name: SimReplica(name, make(), self.world, setup.distance, setup.seed) for name, make in setup.engines.items()
@@ -154,9 +158,7 @@ class Simulation:
     def boot(self, number: int) -> SimRunner:
         """Start a gateway process: a new life with a new boot id and an empty gate."""
         self.boots += 1
-        gate = self.setup.make_gate(
-            self.setup.policy, f"gateway-{number}", self.setup.seed + 7919 * self.boots, f"boot-{self.boots}"
-        )
+        gate = self.setup.make_gate(self.policy, f"gateway-{number}", self.setup.seed + 7919 * self.boots, f"boot-{self.boots}")
         runner = SimRunner(gate, self.world, self.ledger, self.replicas, self, self._sending, self._idle_s)
         self.runners[number] = runner
         runner.start([replica.describe(self.setup.context_tokens, self._models) for replica in self.replicas.values()])
@@ -176,12 +178,45 @@ class Simulation:
             return
         self.runners[number] = None
         runner.kill()
+        self._lose_clients(runner)
+
+    def _lose_clients(self, runner: SimRunner) -> None:
         for arrival in list(self.arrivals.values()):
             if arrival.gateway is not runner:
                 continue
             self._unfinished -= arrival.outcome is None
             if not arrival.attempt.end:
                 arrival.caller.on_broken(arrival.attempt, "gateway_killed")
+
+    def drain(self, number: int, for_s: float) -> None:
+        """An orderly restart: admit nobody new, let streams run for so long, release the boot, start the next process."""
+        runner = self.runners[number]
+        if runner is None:
+            return
+        until_s = self.world.now_s + for_s
+        runner.tell(Drain(until_s))
+
+        def look() -> None:
+            if runner.alive and not runner.gate.drained() and self.world.now_s < until_s + CUT_S:
+                self.world.after(DRAIN_LOOK_S, look)
+            elif runner.alive:
+                runner.depart()
+                self._lose_clients(runner)
+                self.boot(number)
+
+        self.world.after(DRAIN_LOOK_S, look)
+
+    def reload(self, ratio: float) -> None:
+        """Every gateway gets a new policy: every tenant's limit, or a limit where it had none, times `ratio`."""
+        old = self.policy
+        tenants = {
+            name: replace(one, active_tokens_max=max(1, int(ratio * (one.active_tokens_max or self.setup.context_tokens))))
+            for name, one in old.tenants.items()
+        }
+        self.policy = replace(old, version=f"reload-{old.number}", number=old.number + 1, tenants=tenants)
+        for runner in self.runners:
+            if runner is not None:
+                runner.tell(PolicyChanged(self.policy))
 
     # --- Door: what callers do ----------------------------------------------------------------------------------
 

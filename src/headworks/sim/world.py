@@ -34,12 +34,12 @@ class World:
 
     def run(self, until_s: float, enough: Callable[[], bool] | None = None) -> None:
         """Let things happen up to and including `until_s`, or until `enough` says so."""
-        due = self._due
-        while due and due[0][0] <= until_s and not (enough is not None and enough()):
+        due, watch = self._due, self.watch
+        while due and due[0][0] <= until_s and (enough is None or not enough()):
             self.now_s, _, action = heapq.heappop(due)
             self.done += 1
             action()
-            if self.watch is not None:
-                self.watch()
+            if watch is not None:
+                watch()
         if enough is None or not enough():
             self.now_s = max(self.now_s, until_s)

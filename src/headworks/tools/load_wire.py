@@ -44,15 +44,15 @@ class _Usage(msgspec.Struct):
     completion_tokens: int = 0
 
 
-class _Event(msgspec.Struct):
-    choices: list[_Choice] = []
-    usage: _Usage | None = None
-    error: msgspec.Raw | None = None
-
-
 class _Error(msgspec.Struct):
     code: str | int | None = None
     type: str | None = None
+
+
+class _Event(msgspec.Struct):
+    choices: list[_Choice] = []
+    usage: _Usage | None = None
+    error: _Error | None = None
 
 
 class _ErrorBody(msgspec.Struct):
@@ -174,7 +174,7 @@ class Connection(asyncio.Protocol):
             return
         if event.error is not None:
             self._broken = True
-            attempt.code = f"error event {_code(payload)}".strip()
+            attempt.code = f"error event {_name(event.error)}".strip()
         if event.usage is not None:
             attempt.prompt_tokens, attempt.output_tokens = event.usage.prompt_tokens, event.usage.completion_tokens
         for choice in event.choices:
@@ -247,11 +247,14 @@ class Connection(asyncio.Protocol):
 
 def _code(body: bytes) -> str:
     try:
-        error = _decode_error(body).error
+        return _name(_decode_error(body).error)
     except msgspec.DecodeError:
         return ""
-    # An engine repeats the status as its code; the type then says more.
-    return str(error.code) if isinstance(error.code, str) else (error.type or "")
+
+
+def _name(error: _Error) -> str:
+    """An engine repeats the status as its code; the type then says more."""
+    return error.code if isinstance(error.code, str) else (error.type or "")
 
 
 class Pool:

@@ -47,7 +47,7 @@ AskedFields = TypeVar("AskedFields", bound=SharedFields)
 class Route(Generic[AskedFields]):
     """One path and the fields it accepts."""
 
-    __slots__ = ("decoder", "keys", "path")
+    __slots__ = ("decoder", "keys", "path", "spaced_keys")
 
     def __init__(self, path: str, fields: type[AskedFields]) -> None:
         self.path = path
@@ -59,6 +59,8 @@ class Route(Generic[AskedFields]):
             if name not in WRITTEN_BY_US | NOT_SENT | LABELS
         }
         """The fields that go upstream as they came, as their keys are written there."""
+        self.spaced_keys = {name: b'"' + name.encode() + b'": ' for name in fields.__struct_fields__}
+        """All fields, as most JSON libraries write their keys unless told otherwise."""
 
 
 _TOP = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -92,12 +94,14 @@ def read(route: Route[AskedFields], body: bytes) -> ReadBody[AskedFields]:
     pieces: list[bytes | msgspec.Raw] = []
     compact_bytes = 1
     for name, raw in raws.items():
-        if name in keys and getattr(asked, name) is not None:
-            pieces += keys[name], raw, b","
+        key = keys.get(name)
+        if key is not None and getattr(asked, name) is not None:
+            pieces += key, raw, b","
         else:
             compact_bytes += len(name) + 4 + len(bytes(raw))
     forwarded = b"".join(pieces)
-    _refuse_repeated(body, raws, compact_bytes + len(forwarded))
+    if len(body) != compact_bytes + len(forwarded):
+        _refuse_repeated(route, body, raws)
     return ReadBody(route, asked, raws, forwarded)
 
 
@@ -120,15 +124,16 @@ def _translated(text: str) -> Unacceptable:
     return invalid(f"{path}: {what[:FAULT_TEXT_MAX]}.", path)
 
 
-def _refuse_repeated(body: bytes, raws: dict[str, msgspec.Raw], compact_bytes: int) -> None:
+def _refuse_repeated(route: Route[AskedFields], body: bytes, raws: dict[str, msgspec.Raw]) -> None:
     """Refuse a body that names a field twice: the decoder keeps the last, and another reader may keep the first.
 
-    A body without white space is exactly as long as its fields, and then holds nothing else. One with the usual space
-    after each colon and comma is written again and compared. Any other is counted, with its large values taken out.
+    A body without white space is exactly as long as its fields, then holds nothing else, and does not come here. One
+    with the usual spaces is written again and compared. Any other is counted, with its large values taken out.
     """
-    if len(body) == compact_bytes:
-        return
-    if len(body) == compact_bytes + 2 * len(raws) - 1 and body == _spaced(raws):
+    spaced: list[bytes | msgspec.Raw] = []
+    for name, raw in raws.items():
+        spaced += route.spaced_keys[name], raw, b", "
+    if body[1:-1] == b"".join(spaced[:-1]):
         return
     rest = body
     for raw in raws.values():
@@ -141,11 +146,6 @@ def _refuse_repeated(body: bytes, raws: dict[str, msgspec.Raw], compact_bytes: i
     for name in raws:
         if names.count(name) > 1:
             raise invalid(f"{name} is given twice.", name)
-
-
-def _spaced(raws: dict[str, msgspec.Raw]) -> bytes:
-    """The body as most JSON libraries write it unless told otherwise."""
-    return b"{%b}" % b", ".join([b'"%b": %b' % (name.encode(), bytes(raw)) for name, raw in raws.items()])
 
 
 @dataclass(slots=True)

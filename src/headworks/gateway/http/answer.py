@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
 from email.utils import formatdate
 from functools import lru_cache
 from http import HTTPStatus
@@ -17,6 +16,7 @@ from headworks.gateway.http.limits import Headers
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 CLOSE_LINE = b"Connection: close\r\n"
+KEEP_ALIVE_LINE = b"Connection: keep-alive\r\n"
 CHUNKED_LINE = b"Transfer-Encoding: chunked\r\n"
 LAST_CHUNK = b"0\r\n\r\n"
 WITHOUT_LENGTH = frozenset({204, 304})
@@ -26,51 +26,63 @@ NOT_PASSED = frozenset(
     b"connection keep-alive proxy-connection te trailer transfer-encoding upgrade content-length date".split()
 )
 _TOKEN = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_NAMES_MAX = 256
+_prefixes: dict[bytes, bytes] = {}
+"""`Name: ` for each name that was found good and may pass."""
 
 
-def answer_head(status: int, headers: Headers, ours: bytes) -> bytes:
-    """`ours`: whole lines for date, framing and connection. Raises ValueError for a field that must not be sent."""
-    lines = [prefix + value for name, value in headers if (prefix := _prefix(name))]
-    if len(lines) != len(headers):
-        listed = b",".join(value for name, value in headers if name.lower() == b"connection").lower().split(b",")
-        named = {name.strip() for name in listed}
-        lines = [_prefix(name) + value for name, value in headers if _prefix(name) and name.lower() not in named]
-    fields = b"".join(lines)
-    if fields.count(b"\r") != len(lines) or fields.count(b"\n") != len(lines) or b"\0" in fields:
-        raise ValueError(f"a header value holds CR, LF or NUL, among {[name for name, _ in headers]!r}")
-    return b"%b%b\r\n%b\r\n" % (_status_line(status), fields, ours)
-
-
-@lru_cache(maxsize=256)
-def _prefix(name: bytes) -> bytes:
-    """CR LF, the name and a colon; empty for a name that must not pass."""
-    if name.lower() in NOT_PASSED:
+def header_lines(headers: Headers | bytes) -> bytes:
+    """Checked fields as whole lines, which may be given in their place as often as wanted."""
+    if isinstance(headers, bytes):
+        return headers
+    try:
+        lines = [_prefixes[name] + value for name, value in headers]
+    except KeyError:
+        lines = _judged_lines(headers)
+    if not lines:
         return b""
-    if _TOKEN.fullmatch(name) is None:
-        raise ValueError(f"{name!r} is not a header name")
-    return b"\r\n%b: " % name
+    fields = b"\r\n".join(lines)
+    ends = len(lines) - 1
+    if fields.count(b"\r") != ends or fields.count(b"\n") != ends or b"\0" in fields:
+        raise ValueError(f"a header value holds CR, LF or NUL, among {[name for name, _ in headers]!r}")
+    return fields + b"\r\n"
+
+
+def _judged_lines(headers: Headers) -> list[bytes]:
+    """The same for names that are new here, or that must not pass."""
+    listed = b",".join(value for name, value in headers if name.lower() == b"connection").lower().split(b",")
+    not_passed = NOT_PASSED.union(name.strip() for name in listed)
+    lines = []
+    for name, value in headers:
+        if name.lower() in not_passed:
+            continue
+        if _TOKEN.fullmatch(name) is None:
+            raise ValueError(f"{name!r} is not a header name")
+        lines.append(b"%b: %b" % (name, value))
+        if name.lower() not in NOT_PASSED and len(_prefixes) < _NAMES_MAX:
+            _prefixes[name] = b"%b: " % name
+    return lines
 
 
 @lru_cache(maxsize=128)
-def _status_line(status: int) -> bytes:
+def status_line(status: int) -> bytes:
+    """The first line of an answer, whole."""
     try:
         phrase = HTTPStatus(status).phrase
     except ValueError:
         phrase = ""
-    return f"HTTP/1.1 {status} {phrase}".encode()
+    return f"HTTP/1.1 {status} {phrase}\r\n".encode()
 
 
 class DateLine:
-    """The Date field, rendered once a second."""
+    """The Date field, rendered once a second by whoever finds it stale."""
 
-    def __init__(self, clock_s: Callable[[], float]) -> None:
-        self._clock_s = clock_s
-        self._line = b""
-        self._stale_s = -math.inf
+    __slots__ = ("line", "stale_s")
 
-    def line(self) -> bytes:
-        now_s = self._clock_s()
-        if now_s >= self._stale_s:
-            self._line = b"Date: %b\r\n" % formatdate(usegmt=True).encode()
-            self._stale_s = now_s + 1.0
-        return self._line
+    def __init__(self) -> None:
+        self.line = b""
+        self.stale_s = -math.inf
+
+    def render(self, now_s: float) -> None:
+        self.line = b"Date: %b\r\n" % formatdate(usegmt=True).encode()
+        self.stale_s = now_s + 1.0

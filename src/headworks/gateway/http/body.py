@@ -1,7 +1,7 @@
-"""One request's body on its way in: counted, capped, and handed over once.
+"""One request's body that did not come whole with its head: counted, capped, and handed over once.
 
-The parser says where the body ends; this says whether it may still go on, and holds the bytes until a handler takes
-them. A body that was refused or given up is still counted, and dropped.
+Its stated length or its chunks say where it ends; this also says whether it may still go on, and holds the bytes until a
+handler takes them. A body that was refused or given up is still counted, and dropped.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from headworks.gateway.http.deadlines import NEVER_S
 from headworks.gateway.http.head import body_too_large
 from headworks.gateway.http.limits import HttpError, malformed
+from headworks.gateway.http.reader import ChunkReader
 
 
 @dataclass(slots=True, eq=False)
@@ -27,6 +28,8 @@ class RequestBody:
     booked_bytes: int = 0
     """What the server's sum of unread bodies holds for this one."""
     complete: bool = False
+    surplus: bool = False
+    """Bytes came after its end."""
     dropped: bool = False
     """Nobody will read it any more."""
     error: HttpError | None = None
@@ -36,9 +39,36 @@ class RequestBody:
     content: bytes = b""
     """The whole body, once complete."""
     _gathered: bytearray | None = None
+    _chunks: ChunkReader | None = None
 
-    def add(self, piece: bytes) -> None:
-        """One piece, as the parser found it. Pieces are gathered in one buffer, so that many small ones cost no more."""
+    def receive(self, received: bytes) -> None:
+        """What came from the wire. Errors are kept for whoever reads the body."""
+        self.wire_bytes += len(received)
+        if self.length_bytes is None:
+            self._receive_chunks(received)
+            return
+        left_bytes = self.length_bytes - self.received_bytes
+        if len(received) > left_bytes:
+            self.surplus = True
+            received = received[:left_bytes]
+        self._add(received)
+        if self.received_bytes == self.length_bytes:
+            self._finish()
+
+    def _receive_chunks(self, received: bytes) -> None:
+        chunks = self._chunks
+        if chunks is None:
+            chunks = self._chunks = ChunkReader(self._add)
+        error = chunks.read(received)
+        self.surplus = chunks.surplus
+        if error is not None:
+            self.fail(error)
+        self._check_framing()
+        if chunks.complete:
+            self._finish()
+
+    def _add(self, piece: bytes) -> None:
+        """One piece. Pieces are gathered in one buffer, so that many small ones cost no more."""
         self.received_bytes += len(piece)
         if self.received_bytes > self.bytes_max:
             self.fail(body_too_large(self.bytes_max))
@@ -51,7 +81,7 @@ class RequestBody:
                 self._gathered = bytearray(self.content)
             self._gathered += piece
 
-    def check_framing(self) -> None:
+    def _check_framing(self) -> None:
         """Chunk sizes, extensions and trailers are dropped, but they may not cost without end."""
         framing_bytes = self.wire_bytes - self.received_bytes
         if framing_bytes > self.framing_bytes_max + self.received_bytes:
@@ -70,8 +100,7 @@ class RequestBody:
         self.content = b""
         self._gathered = None
 
-    def finish(self) -> None:
-        """The parser saw the end."""
+    def _finish(self) -> None:
         if self.error is None:
             self.complete = True
             if self._gathered is not None:
@@ -82,6 +111,12 @@ class RequestBody:
     def held_bytes(self) -> int:
         """Memory that waits for a handler."""
         return 0 if self.dropped else self.received_bytes
+
+    def close(self) -> None:
+        """Nothing further will be received."""
+        if self._chunks is not None:
+            self._chunks.close()
+            self._chunks = None
 
     def wake(self) -> None:
         """Lets a reading handler look again."""

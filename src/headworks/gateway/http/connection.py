@@ -16,12 +16,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
 from headworks.gateway.http import head as rules
-from headworks.gateway.http.answer import CLOSE_LINE, CONTINUE, answer_head
+from headworks.gateway.http.answer import CLOSE_LINE, CONTINUE, header_lines, status_line
 from headworks.gateway.http.body import RequestBody
 from headworks.gateway.http.deadlines import NEVER_S, UNFILED
 from headworks.gateway.http.exchange import Exchange
 from headworks.gateway.http.limits import HttpError, malformed
-from headworks.gateway.http.reader import RequestReader
+from headworks.gateway.http.reader import judge_head
+from headworks.gateway.http.repeated import MISSES_MAX, RepeatedHead, remember
 
 if TYPE_CHECKING:
     from headworks.gateway.http.server import Server
@@ -36,15 +37,18 @@ class Connection(asyncio.Protocol):
 
     server: Server
     _transport: asyncio.Transport = field(init=False)
-    _reader: RequestReader = field(default_factory=RequestReader)
     _state: int = _AWAITING
     _admitted: bool = False
     _served: bool = False
     _begun: bytearray | None = None
     """A head that is still coming."""
+    _repeated: RepeatedHead | None = None
+    _misses: int = 0
+    """Heads in a row that were not the one before."""
     _body: RequestBody | None = None
+    """None also where the whole body came with its head."""
     _exchange: Exchange | None = None
-    _keep_alive: bool = True
+    keep_alive: bool = True
     _continue_asked: bool = False
     _dropped_bytes: int = 0
     _paused_bytes: int = 0
@@ -75,13 +79,15 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         try:
             if self._state == _AWAITING:
-                self._head_received(data)
+                if self._repeated is None or self._begun is not None or not self._repeated_head(data, self._repeated):
+                    self._head_received(data)
             elif self._state == _SERVING:
                 self._body_received(data)
             elif self._state == _LINGERING:
                 self._drop(len(data))
         except HttpError as error:
-            self._refuse(error, "malformed")
+            refusal = error
+            self.guarded(lambda: self._refuse(refusal, "malformed"))
         except Exception as fault:
             self._fault(fault)
 
@@ -105,7 +111,7 @@ class Connection(asyncio.Protocol):
         if self._state == _AWAITING:
             limits = self.server.limits
             self._arm(self.server.clock_s() + (limits.idle_s if self._begun is None else limits.header_s))
-        elif self._state == _SERVING and self._body is not None:
+        elif self._state == _SERVING:
             self._arm_body(self._body)
         if self._exchange is not None:
             exchange = self._exchange
@@ -116,7 +122,6 @@ class Connection(asyncio.Protocol):
         self._state = _CLOSING
         self._lose(reason)
         self.server.wheel.forget(self)
-        self._reader.close()
         if self._admitted:
             self.server.forget(self, reason)
 
@@ -145,57 +150,86 @@ class Connection(asyncio.Protocol):
         else:
             rules.begin_head(begun, self.server.limits)
 
+    def _repeated_head(self, data: bytes, repeated: RepeatedHead) -> bool:
+        """Serves the last request's head again, where only the digits of its length differ; they are judged as ever."""
+        matched = repeated.match(data)
+        if matched is None:
+            return False
+        digits, rest = matched
+        length = int(digits)
+        if not 0 < length <= self.server.limits.body_bytes_max:
+            return False
+        self._misses = 0
+        fields = repeated.fields.copy()
+        fields[b"content-length"] = digits
+        exchange = self._begin(repeated.line, fields, length, rest)
+        if exchange is not None:
+            self.server.launch(exchange)
+        return True
+
     def _serve(self, head: bytes, rest: bytes) -> None:
         server = self.server
-        limits = server.limits
-        lines = rules.split_head(head, limits)
+        lines = rules.split_head(head, server.limits)
         line = rules.request_line(lines[0])
         allowed = server.allowed(line.path)
         if line.method not in rules.ROUTABLE:
             raise rules.wrong_method(line, allowed)
-        self._reader.read_head(head)
+        judge_head(head)
         fields = rules.fields_of(lines)
         rules.check_routing(line, fields)
         length = rules.length_bytes(line, fields)
-        self._keep_alive = rules.keeps_alive(fields.get(b"connection", b""), line.http_1_0)
+        self.keep_alive = rules.keeps_alive(fields.get(b"connection", b""), line.http_1_0)
         self._continue_asked = b"expect" in fields and not line.http_1_0
+        exchange = self._begin(line, fields, length, rest)
+        if exchange is not None and self._decide(exchange, line, length, allowed):
+            if length and self.keep_alive and self._misses < MISSES_MAX:
+                self._misses += 1
+                self._repeated = remember(head, line, fields, server.limits.header_bytes_max)
+            server.launch(exchange)
+
+    def _begin(
+        self, line: rules.RequestLine, fields: dict[bytes, bytes], length: int | None, rest: bytes
+    ) -> Exchange | None:
+        """`rest` came with the head. A body that is all there goes to the handler at once and is never booked as unread."""
+        server = self.server
+        limits = server.limits
         self._state = _SERVING
         self._served = True
+        server.counters.requests += 1
+        now_s = server.clock_s()
+        if len(rest) == length and length <= limits.body_bytes_max:
+            exchange = self._exchange = Exchange(
+                self, self._transport, rest, None, self.write_paused, line, fields, self.peer, now_s
+            )
+            if not self.write_paused:
+                self.due_s = NEVER_S
+            return exchange
         self._body = body = RequestBody(length, limits.body_bytes_max, limits.header_bytes_max)
         exchange = self._exchange = Exchange(
-            self, self._transport, body, self.write_paused, line, fields, self.peer, server.clock_s()
+            self, self._transport, None, body, self.write_paused, line, fields, self.peer, now_s
         )
-        server.counters.requests += 1
-        self._begin_body(body, rest)
-        if self._exchange is exchange:
-            self._decide(exchange, line, length, allowed)
-
-    def _begin_body(self, body: RequestBody, rest: bytes) -> None:
-        """What came with the head. A body that is all there goes to the handler at once and is never booked as unread."""
-        if rest and not self._reader.complete:
-            self._reader.read_body(rest, body)
-        elif rest:
-            self._reader.surplus = True
-        if self._reader.surplus:
+        if rest:
+            body.receive(rest)
+        if body.surplus:
             self._pipelined()
-        elif self._reader.complete:
-            body.finish()
-            self._arm(NEVER_S)
         else:
             self._body_goes_on(body)
+        return self._exchange
 
-    def _decide(self, exchange: Exchange, line: rules.RequestLine, length: int | None, allowed: tuple[str, ...] | None) -> None:
+    def _decide(self, exchange: Exchange, line: rules.RequestLine, length: int | None, allowed: tuple[str, ...] | None) -> bool:
+        """Whether it is for the handler; if not, it is answered here."""
         server = self.server
         if line.method == "OPTIONS" and line.path == "*":
             exchange.respond(204, [], b"")
-            return
+            return False
         refusal = rules.polite_refusal(line, exchange.headers, length, allowed, server.limits)
         if refusal is not None:
             server.answer_error(exchange, refusal)
         elif line.method == "OPTIONS" and allowed is not None:
             exchange.respond(204, [(b"Allow", ", ".join(rules.with_implied(allowed)).encode())], b"")
         else:
-            server.launch(exchange)
+            return True
+        return False
 
     # A body.
 
@@ -207,8 +241,8 @@ class Connection(asyncio.Protocol):
         if body.error is not None:
             self._drop(len(data))
             return
-        self._reader.read_body(data, body)
-        if self._reader.surplus:
+        body.receive(data)
+        if body.surplus:
             self._pipelined()
         else:
             self._body_goes_on(body)
@@ -216,13 +250,13 @@ class Connection(asyncio.Protocol):
     def _body_goes_on(self, body: RequestBody) -> None:
         if body.dropped:
             self.server.release_unread(self, body)
-        else:
+        elif body.booked or not body.complete:
             self.server.count_unread(self, body)
         self._arm_body(body)
 
-    def _arm_body(self, body: RequestBody) -> None:
+    def _arm_body(self, body: RequestBody | None) -> None:
         """Both body deadlines: in all, and since the last bytes. Neither runs while the client waits to be asked."""
-        if body.complete or body.error is not None or body.dropped or (self._continue_asked and not body.wire_bytes):
+        if body is None or body.complete or body.error is not None or body.dropped or (self._continue_asked and not body.wire_bytes):
             self._arm(NEVER_S)
             return
         now_s = self.server.clock_s()
@@ -237,19 +271,18 @@ class Connection(asyncio.Protocol):
         if exchange is not None and exchange.started:
             self.abort("pipelined")
             return
-        self._lose("pipelined")
         self._refuse(malformed("More bytes came before the answer; send the next request after it."), "pipelined")
 
     # What the exchange asks of its connection.
 
-    def must_close(self, body: RequestBody) -> bool:
+    def must_close(self, body: RequestBody | None) -> bool:
         """Asked when an answer begins. What has not come of the body by then is not waited for."""
-        if not body.complete:
+        if body is not None and not body.complete:
             body.drop()
             self.server.release_unread(self, body)
             self._arm_body(body)
             return True
-        return not self._keep_alive or self.server.draining
+        return not self.keep_alive or self.server.draining
 
     def ask_for_body(self, body: RequestBody) -> None:
         if self._continue_asked:
@@ -273,17 +306,17 @@ class Connection(asyncio.Protocol):
         if self._paused_bytes > self.server.limits.paused_bytes_max:
             self.abort("write_overflow")
 
-    def exchange_finished(self, closes: bool) -> None:
+    def exchange_finished(self, closes: bool, now_s: float) -> None:
         body, self._body, self._exchange = self._body, None, None
-        if body is not None and body.booked:
-            self.server.release_unread(self, body)
+        if body is not None:
+            self._let_go(body)
         if not closes:
             self._state = _AWAITING
-            self._arm(self.server.clock_s() + self.server.limits.idle_s)
-        elif body is None or not body.complete:
-            self._linger("unread_body")
-        else:
+            self._arm(now_s + self.server.limits.idle_s)
+        elif body is None or body.complete:
             self._close("draining" if self.server.draining else "answered")
+        else:
+            self._linger("unread_body")
 
     def break_off(self, reset: bool) -> None:
         if reset and self.peer != "unix":
@@ -325,16 +358,21 @@ class Connection(asyncio.Protocol):
 
     def _refuse(self, error: HttpError, reason: str) -> None:
         """The answer to bytes that are no request; nothing after them can be trusted, so the connection ends."""
-        if self._exchange is not None:
-            self._lose(reason)
+        self._lose(reason)
         self._write_error(error)
         self._linger(reason)
 
     def _write_error(self, error: HttpError) -> None:
-        headers, body = self.server.error_body(error.status, error.code, error.message)
-        ours = b"%bContent-Length: %d\r\n%b" % (self.server.date.line(), len(body), CLOSE_LINE)
-        self.server.counters.count_error(error.status)
-        self._transport.write(answer_head(error.status, [*headers, *error.headers], ours) + body)
+        server = self.server
+        headers, body = server.error_body(error.status, error.code, error.message)
+        server.counters.count_error(error.status)
+        now_s = server.clock_s()
+        if now_s >= server.date.stale_s:
+            server.date.render(now_s)
+        fields = header_lines([*headers, *error.headers])
+        length = b"Content-Length: %d\r\n" % len(body)
+        parts = (status_line(error.status), fields, server.date.line, length, CLOSE_LINE, b"\r\n", body)
+        self._transport.write(b"".join(parts))
 
     def _linger(self, reason: str) -> None:
         self._reason = self._reason or reason
@@ -368,10 +406,15 @@ class Connection(asyncio.Protocol):
     def _lose(self, reason: str) -> None:
         exchange, self._exchange = self._exchange, None
         body, self._body = self._body, None
-        if body is not None and body.booked:
-            self.server.release_unread(self, body)
+        if body is not None:
+            self._let_go(body)
         if exchange is not None:
             exchange.lose(reason)
+
+    def _let_go(self, body: RequestBody) -> None:
+        body.close()
+        if body.booked:
+            self.server.release_unread(self, body)
 
     def _fault(self, fault: BaseException) -> None:
         self.server.count_fault(fault)

@@ -9,12 +9,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
-from headworks.gateway.http.answer import CHUNKED_LINE, CLOSE_LINE, LAST_CHUNK, WITHOUT_LENGTH, answer_head
+from headworks.gateway.http.answer import (
+    CHUNKED_LINE,
+    CLOSE_LINE,
+    KEEP_ALIVE_LINE,
+    LAST_CHUNK,
+    WITHOUT_LENGTH,
+    header_lines,
+    status_line,
+)
 from headworks.gateway.http.body import RequestBody
 from headworks.gateway.http.head import RequestLine
 from headworks.gateway.http.limits import Headers, HttpError, malformed
+from headworks.gateway.http.running import Running
 
 if TYPE_CHECKING:
     from headworks.gateway.http.connection import Connection
@@ -28,11 +37,12 @@ class Exchange:
 
     `path` is percent-decoded once and checked: the only thing routing and authorisation may look at. `headers` has
     lower-case names; lists that came in several fields are joined by a comma. `peer` is the socket's address, or `unix`.
+    Headers of an answer are pairs, or whole lines that `header_lines` has made of such pairs.
     """
 
     # fmt: off
     __slots__ = (
-        "_body", "_closes", "_connection", "_gone_callbacks", "_left_bytes", "_open", "_pause", "_paused", "_resume",
+        "_body", "_closes", "_connection", "_content", "_gone_callbacks", "_left_bytes", "_open", "_pause", "_paused", "_resume",
         "_transport", "chunked", "finished", "gone", "gone_reason", "headers", "http_1_0", "method", "path", "peer", "query",
         "received_s", "started", "task",
     )
@@ -42,15 +52,18 @@ class Exchange:
         self,
         connection: Connection,
         transport: asyncio.Transport,
-        body: RequestBody,
+        content: bytes | None,
+        body: RequestBody | None,
         paused: bool,
         line: RequestLine,
         headers: dict[bytes, bytes],
         peer: str,
         received_s: float,
     ) -> None:
+        """`content` is a body that came whole with its head; of any other there is a `body`."""
         self._connection = connection
         self._transport = transport
+        self._content = content
         self._body = body
         self._paused = paused
         self._open = self._closes = False
@@ -67,7 +80,7 @@ class Exchange:
         self.received_s = received_s
         self.started = self.finished = self.chunked = self.gone = False
         self.gone_reason = ""
-        self.task: asyncio.Task[None] | None = None
+        self.task: Running | None = None
 
     def on_gone(self, callback: Callable[[], None]) -> None:
         """Calls back once when the client is gone, at once if it is. Nothing is called after a clean finish."""
@@ -89,6 +102,8 @@ class Exchange:
     def body_ready(self) -> bytes | None:
         """The body if all of it is here, without a turn of the loop."""
         body = self._body
+        if body is None:
+            return self._content
         if not body.complete:
             return None
         if body.booked:
@@ -97,8 +112,8 @@ class Exchange:
 
     async def read_body(self) -> bytes:
         """The body, asked for now: a client that waits for `100 Continue` gets it here, so after authentication."""
-        body = self._body
-        while not body.complete:
+        while (content := self.body_ready) is None:
+            body = cast(RequestBody, self._body)
             if body.error is not None:
                 raise body.error
             if self.gone:
@@ -108,15 +123,14 @@ class Exchange:
             self._connection.ask_for_body(body)
             body.waiter = asyncio.get_running_loop().create_future()
             await body.waiter
-        if body.booked:
-            self._connection.server.release_unread(self._connection, body)
-        return body.content
+        return content
 
-    def respond(self, status: int, headers: Headers, body: bytes) -> None:
+    def respond(self, status: int, headers: Headers | bytes, body: bytes) -> None:
         """The whole answer. Its length is stated, and a HEAD request gets the head alone."""
+        now_s = self._connection.server.clock_s()
         without_length = status in WITHOUT_LENGTH
         framing = b"" if without_length else b"Content-Length: %d\r\n" % len(body)
-        head = self._begin(status, headers, framing, closes=False)
+        head = self._begin(status, headers, framing, False, now_s)
         self.finished = True
         if self.gone:
             return
@@ -127,9 +141,9 @@ class Exchange:
         else:
             self._transport.write(head)
             self._transport.write(body)
-        self._connection.exchange_finished(self._closes)
+        self._connection.exchange_finished(self._closes, now_s)
 
-    def start(self, status: int, headers: Headers, length: int | None) -> None:
+    def start(self, status: int, headers: Headers | bytes, length: int | None) -> None:
         """Begins an answer of `length` bytes; None: chunked, or ended by closing where the client speaks HTTP/1.0."""
         has_body = self.method != "HEAD" and status not in WITHOUT_LENGTH
         chunked = length is None and has_body and not self.http_1_0
@@ -137,7 +151,8 @@ class Exchange:
             framing = b"Content-Length: %d\r\n" % length
         else:
             framing = CHUNKED_LINE if chunked else b""
-        head = self._begin(status, headers, framing, closes=length is None and has_body and not chunked)
+        closes = length is None and has_body and not chunked
+        head = self._begin(status, headers, framing, closes, self._connection.server.clock_s())
         if self.gone:
             return
         self.chunked = chunked
@@ -186,7 +201,7 @@ class Exchange:
         if self.chunked:
             self._transport.write(LAST_CHUNK)
         self._open = False
-        self._connection.exchange_finished(self._closes)
+        self._connection.exchange_finished(self._closes, self._connection.server.clock_s())
 
     def abort(self) -> None:
         """Breaks the connection, so that no client takes what it has for the whole. What was written still goes out."""
@@ -213,7 +228,8 @@ class Exchange:
         self.gone = True
         self.gone_reason = reason
         self._open = False
-        self._body.wake()
+        if self._body is not None:
+            self._body.wake()
         callbacks, self._gone_callbacks = self._gone_callbacks, None
         for callback in callbacks or ():
             self._connection.guarded(callback)
@@ -225,19 +241,20 @@ class Exchange:
         if callback is not None:
             callback()
 
-    def _begin(self, status: int, headers: Headers, framing: bytes, *, closes: bool) -> bytes:
+    def _begin(self, status: int, headers: Headers | bytes, framing: bytes, closes: bool, now_s: float) -> bytes:
         if self.started or self.finished:
             raise RuntimeError("this exchange was answered already")
         if self.gone:
             self.started = True
             return b""
-        closes = closes or self._connection.must_close(self._body)
-        ours = self._connection.server.date.line() + framing
-        if closes:
-            ours += CLOSE_LINE
-        elif self.http_1_0:
-            ours += b"Connection: keep-alive\r\n"
-        head = answer_head(status, headers, ours)
+        connection = self._connection
+        date = connection.server.date
+        if now_s >= date.stale_s:
+            date.render(now_s)
+        closes = closes or connection.must_close(self._body)
+        ours = CLOSE_LINE if closes else KEEP_ALIVE_LINE if self.http_1_0 else b""
+        fields = headers if type(headers) is bytes else header_lines(headers)
+        head = b"".join((status_line(status), fields, date.line, framing, ours, b"\r\n"))
         self.started = True
         self._closes = closes
         return head

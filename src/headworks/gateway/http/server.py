@@ -21,6 +21,7 @@ from headworks.gateway.http.deadlines import DeadlineWheel
 from headworks.gateway.http.exchange import Exchange
 from headworks.gateway.http.limits import EdgeLimits, HttpError
 from headworks.gateway.http.listen import listen_on_path, listen_on_port
+from headworks.gateway.http.running import Running
 
 Handler = Callable[[Exchange], Coroutine[Any, Any, None]]
 ErrorBody = Callable[[int, str, str], tuple[list[tuple[bytes, bytes]], bytes]]
@@ -61,7 +62,7 @@ class Server:
         """The methods a path takes, or None for a path that is not there."""
         self.clock_s = clock_s
         self.error_body = error_body
-        self.date = DateLine(clock_s)
+        self.date = DateLine()
         self.wheel = DeadlineWheel(clock_s)
         self.counters = Counters()
         self.connections: set[Connection] = set()
@@ -117,10 +118,12 @@ class Server:
                 await asyncio.wait_for(self._emptied.wait(), deadline_s)
         for connection in list(self.connections):
             connection.abort("deadline")
-        tasks = [exchange.task for exchange in self.exchanges if exchange.task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        for exchange in list(self.exchanges):
+            if exchange.task is not None:
+                exchange.task.cancel()
+        if self.connections or self.exchanges:
+            self._emptied.clear()
+            await self._emptied.wait()
         self.wheel.close()
 
     # What connections ask.
@@ -188,9 +191,10 @@ class Server:
         connection.resume_reading()
 
     def launch(self, exchange: Exchange) -> None:
-        """Runs the handler; the server holds the task until it ends."""
+        """Runs the handler, as far as it comes at once; the server holds it until it ends."""
         self.exchanges.add(exchange)
-        exchange.task = asyncio.get_running_loop().create_task(self._run(exchange))
+        exchange.task = task = Running(self._handler(exchange), exchange, self.handler_ended)
+        task.step()
 
     def answer_error(self, exchange: Exchange, error: HttpError) -> None:
         self.counters.count_error(error.status)
@@ -201,21 +205,28 @@ class Server:
         if self._on_fault is not None:
             self._on_fault(fault)
 
-    async def _run(self, exchange: Exchange) -> None:
+    def handler_ended(self, exchange: Exchange, error: BaseException | None) -> None:
+        """Sees to it that no exchange is left without an end, whatever became of its handler."""
+        if error is not None or not exchange.finished:
+            self._end(exchange, error)
+        self.exchanges.discard(exchange)
+        if not self.exchanges:
+            self._check_emptied()
+
+    def _end(self, exchange: Exchange, error: BaseException | None) -> None:
         try:
-            await self._handler(exchange)
-            if not exchange.finished and not exchange.gone:
+            if isinstance(error, HttpError):
+                self.answer_error(exchange, error)
+            elif error is None and not exchange.gone:
                 raise RuntimeError("the handler ended without an end to its answer")
-        except HttpError as error:
-            self.answer_error(exchange, error)
+            elif isinstance(error, Exception):
+                raise error
         except Exception as fault:
             self.count_fault(fault)
             if not exchange.finished:
                 self.answer_error(exchange, HttpError(500, "internal_error", "The gateway failed to answer; it is our fault."))
         finally:
             exchange.abort()
-            self.exchanges.discard(exchange)
-            self._check_emptied()
 
     def _check_emptied(self) -> None:
         if not self.connections and not self.exchanges:

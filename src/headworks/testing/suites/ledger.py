@@ -9,8 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from random import Random
 
-from headworks.core.commands import Adopt, Cancel, Claim, Depart, Heartbeat, Reassert, SetLimits, Shortfall, Start, Stop
+from headworks.core.commands import (
+    Adopt,
+    Cancel,
+    Claim,
+    Command,
+    Depart,
+    Heartbeat,
+    Reassert,
+    SetLimits,
+    Shortfall,
+    Start,
+    Stop,
+)
 from headworks.core.types import Charge, Owner, RequestKey
 from headworks.testing.suites.ledger_evidence import EVIDENCE_CASES
 from headworks.testing.suites.ledger_histories import check_history
@@ -125,6 +138,25 @@ def case_A5_reserve_after_its_cancel_is_dead(opened: Opened) -> None:
     assert ledger.held("pool:pool") == 0
 
 
+def case_K14_random_cancels_leave_nothing_held(opened: Opened) -> None:
+    """10,000 executions cancelled in whatever state they are, with evidence in the end: nothing is held, nothing below zero."""
+    ledger = Ledger(opened)
+    ledger.open(SCOPES)
+    random = Random(14)  # noqa: S311 - to be replayed, not to be guessed
+    for number in range(10_000):
+        name, tokens = f"x{number}", random.randrange(1, 50)
+        course: list[Command] = [reserve(name, tokens), Cancel(name, FIRST)]
+        if random.random() < 0.5:
+            course.insert(1, Start(name, FIRST))
+        elif random.random() < 0.2:
+            course.reverse()
+        course.append(Stop(name, FIRST, "E1", random.choice(("completed", "failed", "cancelled")), None))
+        course += random.choices(course, k=random.randrange(3))
+        ledger.ask(*course)
+    assert ledger.held("pool:pool") == ledger.held("tenant:acme") == 0
+    assert ledger.opened.check() == []
+
+
 def case_A6_one_execution_of_a_key(opened: Opened) -> None:
     """Attach while it runs, conflict for another request, a new attempt after a failure, replay after success."""
     ledger = Ledger(opened)
@@ -141,6 +173,7 @@ def case_A6_one_execution_of_a_key(opened: Opened) -> None:
     ledger.ask(Start("x1", FIRST), Cancel("x1", FIRST))
     assert ledger.outcome(Claim("x2", key, "same", SECOND)) == "attach"
     ledger.ask(Stop("x1", FIRST, "E3a", "cancelled", None))
+    assert ledger.outcome(Claim("x2", key, "other", SECOND)) == "conflict"
     assert ledger.outcome(Claim("x2", key, "same", SECOND)) == "claimed"
     ledger.ask(reserve("x2", 100, key=key, owner=SECOND), Stop("x2", SECOND, "E1", "completed", used(80)))
     replayed = ledger.one(Claim("x4", key, "same", FIRST))
@@ -291,6 +324,7 @@ CASES: tuple[Callable[[Opened], None], ...] = (
     case_A5_cancel_releases_once,
     case_A5_cancel_of_a_reserved_one_frees_nothing,
     case_A5_reserve_after_its_cancel_is_dead,
+    case_K14_random_cancels_leave_nothing_held,
     case_A6_one_execution_of_a_key,
     case_A6_refusals_are_not_kept,
     case_A7_lapse_orphans_and_frees_nothing,

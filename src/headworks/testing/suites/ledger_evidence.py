@@ -13,6 +13,7 @@ from headworks.core.commands import (
     Heartbeat,
     PutIncarnation,
     PutSample,
+    Reassert,
     Start,
     Stop,
     TakeReader,
@@ -112,11 +113,53 @@ def case_E3b_what_began_after_the_question_is_not_counted(opened: Opened) -> Non
     put = ledger.one(PutSample(REPLICA, SECOND, "life-1", 0, seat.sequence))
     assert ended(put) == []
     assert ended(measure(ledger, 0)) == ["later"]
+    ledger.ask(reserve("x", 100), Start("x", FIRST), Cancel("x", FIRST), reserve("runs", 100))
+    seat = ledger.one(TakeReader(REPLICA, SECOND))
+    ledger.ask(Start("runs", FIRST))
+    put = ledger.one(PutSample(REPLICA, SECOND, "life-1", 1, seat.sequence))
+    assert ended(put) + ended(vouch(ledger, FIRST, put)) == []
+
+
+def case_E3b_what_was_taken_back_after_the_question_is_not_counted(opened: Opened) -> None:
+    """An owner that was away takes its stream back: at Q nobody could say whether that was still inside."""
+    ledger = opened_with_engine(opened)
+    ledger.ask(reserve("x", 100), Start("x", FIRST), Cancel("x", FIRST), reserve("runs", 100), Start("runs", FIRST))
+    told = ledger.records(FIRST)["runs"]
+    ledger.advance(LEASE_MS, SECOND)
+    ledger.ask(Heartbeat(FIRST))
+    seat = ledger.one(TakeReader(REPLICA, SECOND))
+    ledger.ask(Reassert(told))
+    put = ledger.one(PutSample(REPLICA, SECOND, "life-1", 1, seat.sequence))
+    assert ended(put) + ended(vouch(ledger, FIRST, put)) == []
+
+
+def case_E3b_a_word_once_given_stands(opened: Opened) -> None:
+    """A heartbeat that comes late says less than one that was heard; the sample waits for the other owner only."""
+    ledger = opened_with_engine(opened)
+    ledger.ask(reserve("one", 100), Start("one", FIRST), reserve("two", 100, owner=SECOND), Start("two", SECOND))
+    ledger.ask(reserve("x", 100), Start("x", FIRST), Cancel("x", FIRST))
+    put = measure(ledger, 2)
+    assert ended(vouch(ledger, FIRST, put)) == []
+    ledger.ask(Heartbeat(FIRST, 0, put.sequence - 1, ("one",)))
+    assert ended(vouch(ledger, SECOND, put)) == ["x"]
+
+
+def case_E3b_closing_goes_on_when_its_owner_lapses(opened: Opened) -> None:
+    """Cancelled before Q and orphaned after it: it was closing at Q all the same."""
+    ledger = opened_with_engine(opened)
+    ledger.ask(reserve("x", 100), Start("x", FIRST))
+    ledger.advance(LEASE_MS - 1, SECOND)
+    ledger.ask(Cancel("x", FIRST))
+    seat = ledger.one(TakeReader(REPLICA, SECOND))
+    ledger.advance(1, SECOND)
+    assert ledger.records(FIRST)["x"].state == "ORPHANED"
+    assert ended(ledger.one(PutSample(REPLICA, SECOND, "life-1", 0, seat.sequence))) == ["x"]
 
 
 def case_E3b_never_seen_waits_a_lease(opened: Opened) -> None:
     """Its request may still be on the way: only a sample a whole lease after the cancel proves anything about it."""
     ledger = opened_with_engine(opened)
+    ledger.advance(LEASE_MS, FIRST, SECOND)
     ledger.ask(reserve("x", 100), Cancel("x", FIRST))
     assert ended(measure(ledger, 0)) == []
     ledger.advance(LEASE_MS - 1, FIRST, SECOND)
@@ -177,7 +220,15 @@ def case_F10_what_ended_meanwhile_is_not_foreign(opened: Opened) -> None:
 def case_E3b_new_work_pauses_so_that_a_sample_can_decide(opened: Opened) -> None:
     """Closing for 5 s and 20 samples undecided: reserves there yield, for two seconds at most, once in thirty."""
     ledger = opened_with_engine(opened)
+    ledger.advance(LEASE_MS, FIRST, SECOND)
     ledger.ask(reserve("x", 100), Start("x", FIRST), Cancel("x", FIRST))
+    ledger.advance(4999, FIRST, SECOND)
+    for _ in range(25):
+        measure(ledger, 1)
+    assert ledger.outcome(reserve("early", 1)) == "granted"
+    ledger.ask(Stop("early", FIRST, "E1", "completed", None))
+    assert ended(measure(ledger, 0)) == ["x"]
+    ledger.ask(reserve("x2", 100), Start("x2", FIRST), Cancel("x2", FIRST))
     ledger.advance(5000, FIRST, SECOND)
     for number in range(20):
         assert ledger.outcome(reserve(f"before-{number}", 1)) == "granted"
@@ -194,7 +245,7 @@ def case_E3b_new_work_pauses_so_that_a_sample_can_decide(opened: Opened) -> None
     ledger.advance(28_000, FIRST, SECOND)
     measure(ledger, 2)
     assert ledger.outcome(reserve("later", 1)) == "yield"
-    assert ended(measure(ledger, 0)) == ["x"]
+    assert ended(measure(ledger, 0)) == ["x2"]
     assert ledger.outcome(reserve("later", 1)) == "granted"
 
 
@@ -259,6 +310,9 @@ EVIDENCE_CASES: tuple[Callable[[Opened], None], ...] = (
     case_E3b_slow_clients_are_not_counted,
     case_E3b_owned_is_not_inside,
     case_E3b_what_began_after_the_question_is_not_counted,
+    case_E3b_what_was_taken_back_after_the_question_is_not_counted,
+    case_E3b_a_word_once_given_stands,
+    case_E3b_closing_goes_on_when_its_owner_lapses,
     case_E3b_never_seen_waits_a_lease,
     case_E3b_one_reader_at_a_time,
     case_E3b_the_impossible_turns_the_proof_off,

@@ -1,0 +1,59 @@
+"""Asking a running gateway through its admin port, for the verbs that look into one."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import httpx
+import typer
+
+ASK_S_MAX = 10.0
+URL_DEFAULT = "http://127.0.0.1:8081"
+KEY_VARIABLE = "HEADWORKS_ADMIN_KEY"
+
+AdminOption = Annotated[str | None, typer.Option("--admin", help=f"The admin port. Default: {URL_DEFAULT}")]
+ConfigOption = Annotated[Path | None, typer.Option("--config", help="Take the admin port and its key from this file.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")]
+
+
+@dataclass(slots=True)
+class AdminPort:
+    """Where it is, and the key for it."""
+
+    url: str
+    key: str | None
+
+    def get(self, path: str) -> tuple[int, Any]:
+        """Status and decoded body. Ends the verb with 2 when the gateway cannot be asked."""
+        headers = {"Authorization": f"Bearer {self.key}"} if self.key else {}
+        try:
+            answer = httpx.get(self.url + path, headers=headers, timeout=ASK_S_MAX)
+            body = answer.json()
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            could_not_ask(f"{self.url} cannot be asked: {error}. Is a gateway running? --admin URL or --config FILE names it.")
+        except ValueError:
+            could_not_ask(f"{self.url}{path} answered {answer.status_code} without JSON: that is no admin port of headworks.")
+        if answer.status_code == 401:
+            could_not_ask(f"{self.url} wants its admin key: set {KEY_VARIABLE}, or name the file with --config.")
+        return answer.status_code, body
+
+
+def admin_port(admin: str | None, config: Path | None) -> AdminPort:
+    """From an option, from a configuration file, or where it is by default. The key comes from the environment."""
+    if config is None:
+        return AdminPort((admin or URL_DEFAULT).rstrip("/"), os.environ.get(KEY_VARIABLE))
+    from headworks.config import build
+    from headworks.config.load import load
+
+    settings = build.settings(load(str(config), os.environ, exposed_ok=True).config_or_raise(), os.environ)
+    url = admin or f"http://{settings.admin}"
+    return AdminPort(url.rstrip("/"), settings.admin_key.reveal() if settings.admin_key is not None else None)
+
+
+def could_not_ask(sentence: str) -> NoReturn:
+    """It could not run: said on one line, exit 2."""
+    typer.echo(f"headworks: {sentence}", err=True)
+    raise typer.Exit(2)

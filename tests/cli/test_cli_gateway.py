@@ -1,0 +1,118 @@
+"""`headworks ledger` and `headworks explain`, asked of a whole gateway that runs in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from app_scene import ENVIRONMENT, PATIENT, Scene, chat, first_event, rest_of_stream, run, scene
+
+from headworks.cli.main import run as headworks
+
+Capture = pytest.CaptureFixture[str]
+
+
+async def verb(s: Scene, *words: str) -> int:
+    """A verb in a thread, as another process would ask."""
+    host, port = s.app.admin_address[:2]
+    return await asyncio.to_thread(headworks, [*words, "--admin", f"http://{host}:{port}"])
+
+
+def test_ledger_show_tells_what_is_charged(capsys: Capture) -> None:
+    async def steps() -> None:
+        async with scene(classes=PATIENT) as s:
+            client = await s.connect()
+            client.send(chat(stream=True, tokens=200))
+            await first_event(client)
+            record = s.charged()[0]
+            held = s.app._held("pool:llama")
+            assert await verb(s, "ledger", "show") == 0
+            text = capsys.readouterr().out
+            assert f"pool llama: {held:,} tokens held" in text
+            assert record.execution in text
+            assert "1 charged" in text
+            assert await verb(s, "ledger", "show", "--json") == 0
+            assert json.loads(capsys.readouterr().out)["records"][0]["execution"] == record.execution
+            await rest_of_stream(client)
+            client.close()
+
+    run("uvloop", steps())
+
+
+def test_ledger_audit_holds_or_does_not(capsys: Capture) -> None:
+    async def steps() -> None:
+        async with scene() as s:
+            assert await verb(s, "ledger", "audit") == 0
+            assert capsys.readouterr().out == "every counter is the sum of its parts\n"
+            s.app.gate._desk.pools["llama"].tokens += 7
+            assert await verb(s, "ledger", "audit") == 1
+            assert "pool llama tokens: counter 7, parts 0" in capsys.readouterr().out
+            assert await verb(s, "ledger", "audit", "--json") == 1
+            assert json.loads(capsys.readouterr().out)["holds"] is False
+            s.app.gate._desk.pools["llama"].tokens -= 7
+
+    run("uvloop", steps())
+
+
+def test_K05_explain_names_the_check_the_numbers_and_what_would_have_helped(capsys: Capture) -> None:
+    async def steps() -> None:
+        tenants = {"acme": {"keys": ["env:ACME_KEY"], "active_requests_max": 1}}
+        async with scene(tenants=tenants, classes={"interactive": {"on_tenant_full": "refuse"}}) as s:
+            client = await s.connect()
+            client.send(chat("Idempotency-Key: k1", key="ACME_KEY", stream=True, tokens=40))
+            await first_event(client)
+            assert (await s.ask(chat("Idempotency-Key: k2", key="ACME_KEY", tokens=5))).status == 429
+            await rest_of_stream(client)
+            client.close()
+            await s.settled()
+            assert await verb(s, "explain", "k2") == 0
+            text = capsys.readouterr().out
+            assert "(key k2) of tenant acme, class interactive, model tiny" in text
+            assert "refused: tenant_capacity_exceeded" in text
+            assert "FAILED tenant of tenant:acme: 2 of 1 requests" in text
+            assert "it would have passed tenant with 1 fewer requests asked or held, or a limit of 2" in text
+            assert "its client was" in text or "slot" in text
+            assert await verb(s, "explain", "k1") == 0
+            text = capsys.readouterr().out
+            assert " admitted" in text and " completed after " in text
+            assert "given back whole on E1: the answer ended in band" in text
+            assert "40 written of" in text
+
+    run("uvloop", steps())
+
+
+def test_explain_of_a_name_nobody_knows_does_not_hold(capsys: Capture) -> None:
+    async def steps() -> None:
+        async with scene() as s:
+            assert await verb(s, "explain", "who/is that?") == 1
+            assert capsys.readouterr().out.startswith("nothing is known of who/is that?")
+
+    run("uvloop", steps())
+
+
+@pytest.mark.parametrize("words", [("ledger", "show"), ("ledger", "audit"), ("explain", "k1")])
+def test_a_gateway_that_is_not_there_could_not_be_asked(words: Sequence[str], capsys: Capture) -> None:
+    assert headworks([*words, "--admin", "http://127.0.0.1:1"]) == 2
+    assert "Is a gateway running?" in capsys.readouterr().err
+
+
+def test_H2_the_admin_key_comes_from_the_file_or_the_environment(
+    capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def steps() -> None:
+        async with scene(server={"admin_key": "env:ADMIN"}) as s:
+            assert await verb(s, "ledger", "audit") == 2
+            assert "wants its admin key" in capsys.readouterr().err
+            monkeypatch.setenv("HEADWORKS_ADMIN_KEY", ENVIRONMENT["ADMIN"])
+            assert await verb(s, "ledger", "audit") == 0
+            monkeypatch.delenv("HEADWORKS_ADMIN_KEY")
+            monkeypatch.setenv("ADMIN", ENVIRONMENT["ADMIN"])
+            host, port = s.app.admin_address[:2]
+            file = tmp_path / "headworks.yaml"
+            file.write_text(json.dumps(s.texts | {"server": {"admin": f"{host}:{port}", "admin_key": "env:ADMIN"}}))
+            assert await asyncio.to_thread(headworks, ["ledger", "audit", "--config", str(file)]) == 0
+
+    run("uvloop", steps())
