@@ -94,7 +94,7 @@ def test_prefill_time_under_load_does_not_keep_an_idle_engine_idle() -> None:
 
 def test_prefill_time_under_load_is_forgotten_when_nobody_measures_it_any_more() -> None:
     prefill = PrefillTime()
-    prefill.observe(100, 0.02, alone=True, now_s=1.0)
+    prefill.observe(100, 0.02, alone=True, now_s=1.5)
     for _ in range(50):
         prefill.observe(100, 3.0, alone=False, now_s=1.0)
     assert prefill.upper_s(100, alone=False, now_s=3.9) >= 2.8
@@ -102,6 +102,16 @@ def test_prefill_time_under_load_is_forgotten_when_nobody_measures_it_any_more()
     for _ in range(10):
         prefill.observe(100, 0.1, alone=False, now_s=5.0)
     assert prefill.upper_s(100, alone=False, now_s=5.0) == pytest.approx(0.1)
+
+
+def test_B2_one_slow_answer_of_an_idle_engine_does_not_refuse_for_ever() -> None:
+    """A first answer takes seconds on many engines; whoever is refused by it cannot show that it was the only one."""
+    prefill = PrefillTime()
+    prefill.observe(100, 5.0, alone=True, now_s=1.0)
+    assert prefill.upper_s(100, alone=True, now_s=2.0) == pytest.approx(5.0)
+    assert prefill.upper_s(100, alone=True, now_s=4.1) == 0.0
+    prefill.observe(100, 0.02, alone=True, now_s=4.2)
+    assert prefill.upper_s(100, alone=True, now_s=4.3) == pytest.approx(0.02)
 
 
 def test_B2_slots_come_one_after_another_at_the_drain_rate() -> None:

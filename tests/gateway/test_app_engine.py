@@ -230,3 +230,23 @@ def test_B3_memory_in_use_above_the_gate_makes_work_wait() -> None:
             assert (await asking).status == 200
 
     run("uvloop", steps())
+
+
+def test_B2_one_slow_first_answer_does_not_close_the_door() -> None:
+    """Engines warm up with their first request: what it took must be forgotten, as nobody else can correct it."""
+
+    async def steps() -> None:
+        engine = fake_engine()
+        async with scene(engine) as s:
+            engine.slow(300.0)  # a first token after more than a second
+            assert (await s.ask(chat(stream=True, tokens=2))).status == 200
+            engine.slow(1.0)
+            refused = await s.ask(chat())
+            assert (refused.status, refused.code) == (429, "queue_delay_exceeded")
+            for _ in range(50):
+                if (await s.ask(chat())).status == 200:
+                    break
+                await asyncio.sleep(0.1)
+            assert (await s.ask(chat())).status == 200
+
+    run("uvloop", steps())

@@ -10,6 +10,7 @@ from app_scene import ENVIRONMENT, LOOPS, PATIENT, Scene, chat, fake_engine, fir
 from prometheus_client.parser import text_string_to_metric_families
 
 from headworks.config import build
+from headworks.core import events
 from headworks.gateway.metrics_table import METRICS, PREFIX
 
 both_loops = pytest.mark.parametrize("loop", LOOPS)
@@ -248,3 +249,29 @@ def test_F12_faults_of_our_own_are_500_and_logged(caplog: pytest.LogCaptureFixtu
 
     run("uvloop", steps())
     assert "TypeError" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "kind", [events.Arrived, events.Tick, events.FirstByte, events.ReplicaSampled], ids=lambda one: one.__name__
+)
+def test_F12_a_fault_in_the_gate_costs_that_event_and_nothing_beside_it(kind: type, caplog: pytest.LogCaptureFixture) -> None:
+    async def steps() -> None:
+        async with scene(ledger={"lease_s": 2}) as s:
+            handlers = s.app.gate._handlers
+            handler = handlers[kind]
+
+            def fail_once(event: Any, now_s: float) -> None:
+                handlers[kind] = handler
+                raise ZeroDivisionError
+
+            handlers[kind] = fail_once
+            answer = await s.ask(chat("Idempotency-Key: k1", stream=True))
+            await s.until(lambda: handlers[kind] is handler, 5.0)
+            assert answer.status == (500 if kind is events.Arrived else 200)
+            assert s.app.accounts.alarms == {"gateway_fault": 1}
+            await asyncio.sleep(2.2)  # longer than a lease: time goes on, and with it the heartbeats
+            assert s.app.obstacles() == []
+            assert (await s.ask(chat())).status == 200
+
+    run("uvloop", steps())
+    assert f"{kind.__name__} could not be handled" in caplog.text

@@ -75,6 +75,7 @@ def test_F2_every_field_of_a_decision_is_logged_under_its_name(tmp_path: Path, l
     log.flush()
     logged = lines(tmp_path)[0]["record"]
     expected = dataclasses.asdict(decision) | {"key": ["acme", "k"], "verdicts": [verdict._asdict()]}
+    del expected["rows"]  # what the verdicts are made of
     assert logged == expected
 
 

@@ -77,7 +77,7 @@ def test_B2_golden_refusal_names_both_checks_and_the_slot() -> None:
     }
     assert body_of(answer) == {
         "error": {
-            "message": "The first token is predicted after 4.51 s (limit 1 s), and the engine's memory is full.",
+            "message": "The forecast is 4.51 s (limit 1 s), and the engine's memory is full.",
             "type": "overloaded",
             "param": None,
             "code": "queue_delay_and_kv_saturation",
@@ -112,6 +112,7 @@ def test_B2_golden_refusal_names_both_checks_and_the_slot() -> None:
                 "drain_tokens_per_s": 10.0,
                 "buffer_ratio": 1.3,
                 "basis": "drain",
+                "wait_most_s": None,
             },
             "policy_version": "v7",
         },

@@ -156,14 +156,14 @@ class Counters:
         """What does not fit, while the charges stand in the counters."""
         shortfalls = [
             Shortfall(counter.scope, counter.unit, counter.held, counter.limit)
-            for charge, counter in zip(charges, taken, strict=True)
-            if counter.held > counter.limit and charge.amount
+            for (_, _, amount), counter in zip(charges, taken, strict=True)
+            if counter.held > counter.limit and amount
         ]
-        for charge, counter in zip(charges, taken, strict=True):
+        for (_, _, amount), counter in zip(charges, taken, strict=True):
             left = counter.limit
             for floor in self._foreign_floors(charges, counter.scope, counter.unit):
                 left -= max(0, floor.amount - self.held(floor.scope, floor.unit))
-                if counter.held > left and charge.amount:
+                if counter.held > left and amount:
                     shortfalls.append(Shortfall(floor.scope, floor.unit, counter.held, left))
         return shortfalls
 
@@ -174,5 +174,5 @@ class Counters:
             for floor in self._floors
             if floor.within == scope
             and floor.unit == unit
-            and not any(charge.scope == floor.scope and charge.unit == unit for charge in charges)
+            and not any((one, counted) == (floor.scope, unit) for one, counted, _ in charges)
         ]

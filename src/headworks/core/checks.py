@@ -46,13 +46,15 @@ def compare(request: Request, work: Work, lane: Lane, forecast: Forecast, now_s:
             waiting, limit = pool.queue.flow_requests(lane.flow) + 1, tenant_policy.queue_requests_max
             rows.append(("fairness", lane.tenant_scope, waiting, limit, "queued requests", QUEUE_FULL))
     # 5 time
-    if forecast.ttft_s is not None and service_class.ttft_slo_s is not None:
-        rows.append(("time", pool_scope, forecast.ttft_s, service_class.ttft_slo_s, "s to first token", DELAY))
-    if forecast.wait_s is not None and not unbounded:
+    if forecast.wait_most_s is not None and not unbounded:
         limit_s = request.start_by_s - request.arrived_s
         if service_class.wait_s_max < limit_s:
             limit_s = service_class.wait_s_max
-        rows.append(("time", pool_scope, forecast.wait_s, limit_s, "s waiting", DELAY))
+        if service_class.ttft_slo_s is not None and service_class.ttft_slo_s - forecast.prefill_s < limit_s:
+            limit_s = service_class.ttft_slo_s - forecast.prefill_s
+        rows.append(("time", pool_scope, forecast.wait_most_s, limit_s, "s waiting at most", DELAY))
+    if forecast.ttft_s is not None and service_class.ttft_slo_s is not None:
+        rows.append(("time", pool_scope, forecast.ttft_s, service_class.ttft_slo_s, "s to first token", DELAY))
     return rows
 
 

@@ -132,13 +132,15 @@ def forecast_of(work: Work, lane: Lane, replica: Replica | None, discipline: Dis
     elsewhere = waiting_inside(pool, now_s)
     if replica is not None and not pool.queue.requests and not elsewhere and lane.tenant_fits(work):
         wait_s: float | None = 0.0
-        basis = "room"
+        most_s, basis = wait_s, "room"
     else:
-        wait_s = wait_of(pool, discipline.ahead_tokens(pool.queue), now_s)
+        wait_s = most_s = wait_of(pool, discipline.ahead_tokens(pool.queue), now_s)
         basis = "unknown" if wait_s is None else "drain"
+        if wait_s is not None and (replica is None or pool.queue.requests):
+            most_s = pool.drain.wait_most_s(wait_s, discipline.ahead_requests(pool.queue) + elsewhere)
     prefill_s = _prefill_s(work, pool, replica, now_s)
     ttft_s = None if wait_s is None else wait_s + prefill_s
-    return Forecast(wait_s, prefill_s, ttft_s, None, pool.drain.tokens_per_s, pool.policy.buffer_ratio, basis)
+    return Forecast(wait_s, prefill_s, ttft_s, None, pool.drain.tokens_per_s, pool.policy.buffer_ratio, basis, most_s)
 
 
 def wait_of(pool: Pool, ahead_tokens: int, now_s: float) -> float | None:

@@ -33,6 +33,10 @@ class Discipline:
         """Work that would run before a newcomer."""
         return 0 if self.drops_oldest else queue.tokens
 
+    def ahead_requests(self, queue: PoolQueue) -> int:
+        """The same in requests."""
+        return 0 if self.drops_oldest else queue.requests
+
 
 def oldest_first(queue: PoolQueue, blocked: dict[Flow, str]) -> Life | None:
     """First in, first out, over all flows."""

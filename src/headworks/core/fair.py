@@ -318,4 +318,4 @@ class Turns:
 
 
 def _takes_of_all(charges: Sequence[Charge], lacks: Sequence[tuple[str, str]]) -> bool:
-    return all(any(charge.scope == scope and charge.unit == unit for charge in charges) for scope, unit in lacks)
+    return all(any((one, counted) == (scope, unit) for one, counted, _ in charges) for scope, unit in lacks)

@@ -15,6 +15,7 @@ today's load, which is what a deadline has to leave room for.
 from __future__ import annotations
 
 from collections import deque
+from math import sqrt
 
 from headworks.core.stats import FittedLine, Window
 
@@ -23,6 +24,8 @@ GAPS_MAX = 64
 WINDOW_S = 20.0
 """Gaps older than this many seconds of backlog no longer count."""
 UPPER_RATIO = 0.95
+SPREADS = 2.0
+"""Of a sum of random gaps, 97 or 98 in a hundred are less than two standard deviations above the mean."""
 OBSERVATIONS_MIN = 5
 FRESH_S = 3.0
 """What first tokens took under load is believed this long after the last one."""
@@ -33,11 +36,23 @@ QUANTILE_EVERY = 4
 class DrainRate:
     """Tokens and requests per second that leave the queue of one pool while something waits."""
 
-    __slots__ = ("_gap_s", "_gaps", "_last_s", "_requests", "_tokens", "_waited", "requests_per_s", "tokens_per_s")
+    __slots__ = (
+        "_gap_s",
+        "_gap_s_squared",
+        "_gaps",
+        "_last_s",
+        "_requests",
+        "_tokens",
+        "_waited",
+        "requests_per_s",
+        "spread_s",
+        "tokens_per_s",
+    )
 
     def __init__(self) -> None:
         self._gaps: deque[tuple[float, int, int]] = deque()
         self._gap_s = 0.0
+        self._gap_s_squared = 0.0
         self._tokens = 0
         self._requests = 0
         self._last_s: float | None = None
@@ -46,6 +61,8 @@ class DrainRate:
         """None until it has been measured."""
         self.requests_per_s: float | None = None
         """The service rate μ̂ in requests, measured the same way."""
+        self.spread_s = 0.0
+        """Standard deviation of one gap between two grants."""
 
     def granted(self, tokens: int, requests: int, backlogged: bool, now_s: float) -> None:
         """A grant happened; `backlogged`: something still waits after it."""
@@ -61,31 +78,48 @@ class DrainRate:
     def _add(self, gap_s: float, tokens: int, requests: int) -> None:
         self._gaps.append((gap_s, tokens, requests))
         self._gap_s += gap_s
+        self._gap_s_squared += gap_s * gap_s
         self._tokens += tokens
         self._requests += requests
         while len(self._gaps) > GAPS_MAX or (self._gap_s > WINDOW_S and len(self._gaps) > GAPS_MIN):
             gone_s, gone_tokens, gone_requests = self._gaps.popleft()
             self._gap_s -= gone_s
+            self._gap_s_squared -= gone_s * gone_s
             self._tokens -= gone_tokens
             self._requests -= gone_requests
         if len(self._gaps) >= GAPS_MIN and self._gap_s > 0.0:
             self.tokens_per_s = self._tokens / self._gap_s
             self.requests_per_s = self._requests / self._gap_s
+            mean_s = self._gap_s / len(self._gaps)
+            self.spread_s = sqrt(max(0.0, self._gap_s_squared / len(self._gaps) - mean_s * mean_s))
+
+    def wait_most_s(self, wait_s: float, ahead: int) -> float:
+        """What a wait of `wait_s` behind `ahead` requests stays under nearly always.
+
+        Whoever has k ahead starts at the (k+1)th grant from now. Grants come at random, so that takes the mean of k + 1
+        gaps and `SPREADS` standard deviations of their sum.
+        """
+        if not self.requests_per_s:
+            return wait_s
+        return wait_s + 1.0 / self.requests_per_s + SPREADS * self.spread_s * sqrt(ahead + 1)
 
 
 class PrefillTime:
     """Seconds from sending a request to its first byte, by prompt length.
 
     An engine that has nothing of ours is judged by what was seen of it alone: what was measured under load says nothing
-    about it, and would keep an idle engine idle for ever. For the same reason what was measured under load is forgotten
-    `FRESH_S` after the last such measurement: an estimate past the promise refuses everybody who could correct it, and
-    after a first wave that overfilled the engine one request at a time would be let in for ever.
+    about it, and would keep an idle engine idle for ever. For the same reason both are forgotten `FRESH_S` after the last
+    such measurement: an estimate past the promise refuses everybody who could correct it. After a first wave that
+    overfilled the engine one request at a time would be let in for ever; after one slow answer alone, which is what an
+    engine's very first is, none.
     """
 
-    __slots__ = ("_alone", "_count", "_line", "_loaded_s", "_over", "_over_s")
+    __slots__ = ("_alone", "_alone_s", "_count", "_line", "_loaded_s", "_over", "_over_s")
 
     def __init__(self) -> None:
         self._alone = FittedLine(keep_ratio=0.97)
+        self._alone_s = 0.0
+        """When it was last seen to begin an answer with nothing else of ours in it."""
         self._loaded_s = 0.0
         """When an engine with other work of ours in it was last seen to begin an answer."""
         self._forget_load()
@@ -99,6 +133,9 @@ class PrefillTime:
     def observe(self, prompt_tokens: int, took_s: float, alone: bool, now_s: float) -> None:
         """`alone`: nothing else of ours was in the engine when this was sent."""
         if alone:
+            if now_s - self._alone_s > FRESH_S:
+                self._alone = FittedLine(keep_ratio=0.97)
+            self._alone_s = now_s
             self._alone.add(prompt_tokens, took_s)
         else:
             if now_s - self._loaded_s > FRESH_S:
@@ -114,7 +151,7 @@ class PrefillTime:
     def upper_s(self, prompt_tokens: int, alone: bool, now_s: float) -> float:
         """What `UPPER_RATIO` of such requests stayed under; 0.0 before anything was seen (a cold engine is tried)."""
         if alone or now_s - self._loaded_s > FRESH_S:
-            return self._alone.at(prompt_tokens)
+            return self._alone.at(prompt_tokens) if now_s - self._alone_s <= FRESH_S else 0.0
         if self._count < OBSERVATIONS_MIN:
             return 0.0
         return self._line.at(prompt_tokens) + self._over_s

@@ -121,6 +121,8 @@ class Forecast:
     drain_tokens_per_s: float | None
     buffer_ratio: float
     basis: str
+    wait_most_s: float | None = None
+    """What the wait stays under nearly always: a request that could not be on time then is told so at once."""
 
 
 @dataclass(slots=True)

@@ -11,6 +11,7 @@ A `Call` is one execution's way (`engines.base.Upstream`), a `Connection` serves
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 from typing import cast
 
@@ -91,7 +92,8 @@ class Pool:
 
     def put_idle(self, connection: Connection) -> None:
         """A connection has nothing to do. It is kept for a while, or closed."""
-        if self._closed or not connection.is_open():
+        transport = connection.transport
+        if self._closed or transport is None or transport.is_closing():
             connection.close()
             return
         connection.idle_since_s = self.clock_s()
@@ -190,14 +192,14 @@ class Connection(asyncio.Protocol):
         "_pool",
         "_reader",
         "_timer",
-        "_transport",
         "idle_since_s",
         "is_counted",
+        "transport",
     )
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
-        self._transport: asyncio.Transport | None = None
+        self.transport: asyncio.Transport | None = None
         self._reader = AnswerReader()
         self._call: Call | None = None
         self._closing_cause = ""
@@ -206,18 +208,19 @@ class Connection(asyncio.Protocol):
         self._passage: Passage | None = None
         self._paused = False
         self._timer: asyncio.TimerHandle | None = None
-        self.idle_since_s = 0.0
+        self.idle_since_s = math.inf
+        """A new connection has not been idle."""
         self.is_counted = True
         """It is one of the pool's `connections_count`."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The transport is open; nothing is written yet."""
         # uvloop's transports have no asyncio base class, only its methods.
-        self._transport = cast(asyncio.Transport, transport)
+        self.transport = cast(asyncio.Transport, transport)
 
     def is_open(self) -> bool:
         """Whether a request may be written here."""
-        return self._transport is not None and not self._transport.is_closing()
+        return self.transport is not None and not self.transport.is_closing()
 
     def write(self, call: Call) -> None:
         """Write the first request on this connection, if there is still time."""
@@ -226,7 +229,7 @@ class Connection(asyncio.Protocol):
 
     def write_if_fresh(self, call: Call) -> bool:
         """Write the request, if there is still time; the clock is read last. False: not here, it is dead or too old."""
-        transport = self._transport
+        transport = self.transport
         if transport is None or transport.is_closing():
             return False
         head, body = call.head, call.body
@@ -274,7 +277,7 @@ class Connection(asyncio.Protocol):
             self._lose(f"the engine sent {error}")
 
     def _answer_complete(self) -> None:
-        call, transport = self._call, self._transport
+        call, transport = self._call, self.transport
         assert call is not None and transport is not None
         call.is_over = True
         if self._half_closed:
@@ -296,8 +299,8 @@ class Connection(asyncio.Protocol):
     def pause(self) -> None:
         """Stop reading: the kernel's buffers fill, then the engine's server notices."""
         if not self._paused and self.is_open():
-            assert self._transport is not None
-            self._transport.pause_reading()
+            assert self.transport is not None
+            self.transport.pause_reading()
             self._paused = True
 
     def resume(self) -> None:
@@ -305,13 +308,14 @@ class Connection(asyncio.Protocol):
         if self._paused:
             self._paused = False
             if self.is_open():
-                assert self._transport is not None
-                self._transport.resume_reading()
+                assert self.transport is not None
+                self.transport.resume_reading()
 
     def abort_call(self) -> None:
         """Tell the engine that nobody wants this any more, and keep reading: what follows is evidence."""
         self.resume()
-        transport, pool = self._transport, self._pool
+        self._passage = None
+        transport, pool = self.transport, self._pool
         assert transport is not None
         if transport.is_closing():
             return
@@ -320,7 +324,10 @@ class Connection(asyncio.Protocol):
             self._heard = True
             self._timer = loop.call_later(pool.aborted_silence_s_max, self._check_silence)
         elif transport.can_write_eof():
-            transport.write_eof()
+            try:
+                transport.write_eof()
+            except OSError:  # reset by the engine just now; the transport is about to say so
+                return
             self._half_closed = True
             self._timer = loop.call_later(pool.close_s_max, self._close_hard, "no close")
         else:
@@ -373,13 +380,13 @@ class Connection(asyncio.Protocol):
 
     def close(self) -> None:
         """Let go of an idle connection."""
-        if self._transport is not None:
-            self._transport.close()
+        if self.transport is not None:
+            self.transport.close()
 
     def discard(self) -> None:
         """Close at once, dropping whatever is in flight."""
-        if self._transport is not None:
-            self._transport.abort()
+        if self.transport is not None:
+            self.transport.abort()
 
     def _stop_timer(self) -> None:
         if self._timer is not None:

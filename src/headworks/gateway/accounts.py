@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from headworks.core.effects import Alarm, Outcome
 from headworks.core.reasons import REASONS
-from headworks.core.types import Decision
+from headworks.core.types import Decision, Usage
 from headworks.gateway.decisions import DecisionLog
-from headworks.gateway.metrics import Registry
+from headworks.gateway.metrics import Counter, Registry
 
 OVERLOADED = frozenset({429, 503})
 WORKER = "0"
@@ -39,90 +39,114 @@ class Series:
         self.goodput = registry.counter("goodput_total", *labels)
 
 
+class Ended:
+    """What every outcome of one tenant, class, model, pool, client, result, reason and evidence moves."""
+
+    __slots__ = ("queue_wait", "refused", "released", "requests", "series", "timeouts")
+
+    def __init__(self, registry: Registry, outcome: Outcome) -> None:
+        counter, tenant, service_class = registry.counter, outcome.key.tenant, outcome.service_class
+        result, reason, attempt = outcome.outcome, outcome.reason, "retry" if outcome.retry else "first"
+        self.requests = counter("requests_total", tenant, service_class, outcome.model, result, reason, attempt)
+        self.queue_wait = registry.histogram("queue_wait_seconds", service_class, tenant, result)
+        self.timeouts = counter("queue_timeouts_total", service_class, tenant) if result == "expired" else None
+        overloaded = reason in REASONS and REASONS[reason].status in OVERLOADED and outcome.admitted_s is None
+        self.refused = counter("refused_total", tenant, outcome.client, reason) if overloaded else None
+        self.released = counter("releases_total", outcome.pool, outcome.evidence) if outcome.evidence else None
+        self.series: Series | None = None
+
+
 class Accounts:
-    """Feeds a registry. One call for each record, none of them on the path of a chunk."""
+    """Feeds a registry. One call for each record, none of them on the path of a chunk.
+
+    A metric is looked up once for each combination of labels that occurs, as looking up costs more than counting.
+    """
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
+        self._decided: dict[tuple[str, ...], Counter] = {}
+        self._ended: dict[tuple[str | bool, ...], Ended] = {}
         self._series: dict[tuple[str, str, str, str], Series] = {}
+        self._attempts: dict[tuple[str, str], Counter] = {}
         self._generation = -1
         self.alarms: dict[str, int] = {}
         """By name. They have no metric of their own: each one has a metric or a record that shows the matter itself."""
 
     def decision(self, decision: Decision) -> None:
         """A decision was made, at arrival or after waiting."""
-        counter, service_class, tenant = self._registry.counter, decision.service_class, decision.key.tenant
-        counter("decisions_total", tenant, service_class, decision.model, decision.outcome, decision.reason).add()
-        for verdict in decision.verdicts if decision.outcome != "admit" else ():
-            if not verdict.passed:
-                counter("verdict_failures_total", verdict.check, verdict.scope.partition(":")[0]).add()
+        if self._generation != self._registry.generation:
+            self._forget()
+        tenant, service_class, outcome = decision.key.tenant, decision.service_class, decision.outcome
+        name = tenant, service_class, decision.model, outcome, decision.reason
+        decided = self._decided.get(name)
+        if decided is None:
+            decided = self._decided[name] = self._registry.counter("decisions_total", *name)
+        decided.add()
         if decision.forecast.wait_s is not None:
             self._registry.histogram("wait_predicted_seconds", service_class).observe(decision.forecast.wait_s)
+        if outcome != "admit":
+            self._not_admitted(decision)
+
+    def _not_admitted(self, decision: Decision) -> None:
+        """What stood in its way."""
+        registry = self._registry
+        for verdict in decision.verdicts:
+            if not verdict.passed:
+                registry.counter("verdict_failures_total", verdict.check, verdict.scope.partition(":")[0]).add()
         if decision.outcome == "queue":
-            self._registry.histogram("queue_depth_observed", service_class, tenant).observe(decision.position)
+            depth = registry.histogram("queue_depth_observed", decision.service_class, decision.key.tenant)
+            depth.observe(decision.position)
 
     def outcome(self, outcome: Outcome) -> None:
         """An arrival has ended."""
-        counter, tenant, service_class = self._registry.counter, outcome.key.tenant, outcome.service_class
-        attempt = "retry" if outcome.retry else "first"
-        counter("requests_total", tenant, service_class, outcome.model, outcome.outcome, outcome.reason, attempt).add()
+        if self._generation != self._registry.generation:
+            self._forget()
+        ended = self._ended_as(outcome)
+        ended.requests.add()
         waited_until_s = outcome.ended_s if outcome.admitted_s is None else outcome.admitted_s
-        self._registry.histogram("queue_wait_seconds", service_class, tenant, outcome.outcome).observe(
-            waited_until_s - outcome.arrived_s
-        )
-        if outcome.outcome == "expired":
-            counter("queue_timeouts_total", service_class, tenant).add()
-        reason = REASONS.get(outcome.reason)
-        if reason is not None and reason.status in OVERLOADED and outcome.admitted_s is None:
-            counter("refused_total", tenant, outcome.client, outcome.reason).add()
-        if outcome.evidence:
-            self._released(outcome)
-        if outcome.usage is not None:
-            self._used(outcome)
-        if outcome.outcome == "completed":
-            self._completed(outcome)
-
-    def _released(self, outcome: Outcome) -> None:
-        self._registry.counter("releases_total", outcome.pool, outcome.evidence).add()
-        if outcome.unconfirmed_s is not None:
-            self._registry.histogram("unconfirmed_seconds", outcome.pool, outcome.evidence).observe(outcome.unconfirmed_s)
-
-    def _used(self, outcome: Outcome) -> None:
-        """Tokens by kind, and how much had been set aside for them."""
-        usage, work, series = outcome.usage, outcome.work, self._of(outcome)
-        assert usage is not None
-        series.prompt.add(usage.prompt_tokens)
-        series.cached.add(usage.cached_tokens)
-        series.output.add(usage.output_tokens)
-        series.reserved.add(work.tokens)
-        if outcome.outcome in UNWANTED:
-            series.wasted.add(usage.output_tokens)
-        used_tokens = usage.prompt_tokens + usage.output_tokens
-        if usage.exact and used_tokens > 0:
-            series.reserved_over_used.observe(work.tokens / used_tokens)
-
-    def _completed(self, outcome: Outcome) -> None:
-        """What the client saw."""
-        series = self._of(outcome)
-        series.e2e.observe(outcome.ended_s - outcome.arrived_s)
-        if outcome.in_slo:
-            series.goodput.add()
-        if outcome.first_byte_s is None:
+        ended.queue_wait.observe(waited_until_s - outcome.arrived_s)
+        if ended.timeouts is not None:
+            ended.timeouts.add()
+        if ended.refused is not None:
+            ended.refused.add()
+        if ended.released is not None:
+            ended.released.add()
+            if outcome.unconfirmed_s is not None:
+                unconfirmed = self._registry.histogram("unconfirmed_seconds", outcome.pool, outcome.evidence)
+                unconfirmed.observe(outcome.unconfirmed_s)
+        completed = outcome.outcome == "completed"
+        if outcome.usage is None and not completed:
             return
-        ttft_s = outcome.first_byte_s - outcome.arrived_s
-        series.ttft.observe(ttft_s)
-        if outcome.predicted_ttft_s is not None:
-            series.prediction_error.observe(ttft_s - outcome.predicted_ttft_s)
+        series = ended.series
+        if series is None:
+            series = ended.series = self._of(outcome)
         if outcome.usage is not None:
-            further = outcome.usage.output_tokens // max(1, outcome.work.sequences) - 1
-            if further > 0:
-                series.tpot.observe((outcome.ended_s - outcome.first_byte_s) / further)
+            _used(series, outcome, outcome.usage)
+        if completed:
+            _completed(series, outcome)
+
+    def _ended_as(self, outcome: Outcome) -> Ended:
+        name = (
+            outcome.key.tenant,
+            outcome.service_class,
+            outcome.model,
+            outcome.pool,
+            outcome.client,
+            outcome.outcome,
+            outcome.reason,
+            outcome.evidence,
+            outcome.retry,
+            outcome.admitted_s is None,
+        )
+        ended = self._ended.get(name)
+        if ended is None:
+            if len(self._ended) >= SERIES_KEPT_MAX:
+                self._ended.clear()
+            ended = self._ended[name] = Ended(self._registry, outcome)
+        return ended
 
     def _of(self, outcome: Outcome) -> Series:
-        """The series of its tenant, class, model and pool: looked up once, as a look-up for each costs more than counting."""
-        if self._generation != self._registry.generation:
-            self._series.clear()
-            self._generation = self._registry.generation
+        """The series of its tenant, class, model and pool."""
         name = outcome.key.tenant, outcome.service_class, outcome.model, outcome.pool
         series = self._series.get(name)
         if series is None:
@@ -131,13 +155,25 @@ class Accounts:
             series = self._series[name] = Series(self._registry, *name)
         return series
 
+    def _forget(self) -> None:
+        """Labels may be others from now on."""
+        self._generation = self._registry.generation
+        for kept in (self._decided, self._ended, self._series, self._attempts):
+            kept.clear()
+
     def alarm(self, alarm: Alarm) -> None:
         """Something that should not be."""
         self.alarms[alarm.name] = self.alarms.get(alarm.name, 0) + 1
 
     def attempt(self, replica: str, outcome: str) -> None:
         """An execution sent to this replica ended: `completed`, `failed`, `cancelled`, `refused` (busy) or `lost`."""
-        self._registry.counter("upstream_attempts_total", replica, outcome).add()
+        if self._generation != self._registry.generation:
+            self._forget()
+        attempts = self._attempts.get((replica, outcome))
+        if attempts is None:
+            attempts = self._registry.counter("upstream_attempts_total", replica, outcome)
+            self._attempts[replica, outcome] = attempts
+        attempts.add()
 
     def ledger(self, operation: str, outcome: str, seconds: float) -> None:
         """One round trip to the ledger."""
@@ -146,6 +182,40 @@ class Accounts:
     def loop_lag(self, worker: str, seconds: float) -> None:
         """How late the loop ran something."""
         self._registry.histogram("loop_lag_seconds", worker).observe(seconds)
+
+
+def _used(series: Series, outcome: Outcome, usage: Usage) -> None:
+    """Tokens by kind, and how much had been set aside for them."""
+    series.prompt.add(usage.prompt_tokens)
+    series.cached.add(usage.cached_tokens)
+    series.output.add(usage.output_tokens)
+    reserved_tokens = outcome.work.tokens
+    series.reserved.add(reserved_tokens)
+    if outcome.outcome in UNWANTED:
+        series.wasted.add(usage.output_tokens)
+    used_tokens = usage.prompt_tokens + usage.output_tokens
+    if usage.exact and used_tokens > 0:
+        series.reserved_over_used.observe(reserved_tokens / used_tokens)
+
+
+def _completed(series: Series, outcome: Outcome) -> None:
+    """What the client saw."""
+    series.e2e.observe(outcome.ended_s - outcome.arrived_s)
+    if outcome.in_slo:
+        series.goodput.add()
+    first_byte_s = outcome.first_byte_s
+    if first_byte_s is None:
+        return
+    ttft_s = first_byte_s - outcome.arrived_s
+    series.ttft.observe(ttft_s)
+    if outcome.predicted_ttft_s is not None:
+        series.prediction_error.observe(ttft_s - outcome.predicted_ttft_s)
+    if outcome.usage is not None:
+        sequences = outcome.work.sequences
+        output_tokens = outcome.usage.output_tokens
+        further = (output_tokens if sequences <= 1 else output_tokens // sequences) - 1
+        if further > 0:
+            series.tpot.observe((outcome.ended_s - first_byte_s) / further)
 
 
 class Records:

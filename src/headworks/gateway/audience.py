@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from headworks.gateway.reply import Answer, Headers, Ids, error_event, failure, kept_headers
+from headworks.gateway.reply import KEPT_FROM_ENGINE, Answer, Headers, Ids, error_event, failure
 
 EngineHeaders = Sequence[tuple[bytes, bytes]]
 
@@ -30,6 +30,13 @@ class Client(Protocol):
     def write_raw(self, raw: bytes) -> None: ...
     def finish(self) -> None: ...
     def abort(self) -> None: ...
+
+
+class Source(Protocol):
+    """Whoever writes to an audience now."""
+
+    def pause(self) -> None: ...
+    def resume(self) -> None: ...
 
 
 class _Member:
@@ -68,9 +75,8 @@ class Audience:
         "_kept",
         "_kept_bytes",
         "_members",
-        "_pause",
-        "_resume",
         "_slow",
+        "_source",
         "_status",
         "_wall_s",
         "ended",
@@ -87,8 +93,7 @@ class Audience:
         self._engine_headers: EngineHeaders = ()
         self._status = 0
         self._slow = 0
-        self._pause: Callable[[], None] | None = None
-        self._resume: Callable[[], None] | None = None
+        self._source: Source | None = None
         self.started = False
         """A head has been sent, so an error can only be an event and a broken stream."""
         self.ended = False
@@ -136,19 +141,21 @@ class Audience:
 
     # flow
 
-    def on_flow(self, pause: Callable[[], None], resume: Callable[[], None]) -> None:
-        """Where to say that a reader is slow: whoever writes here now."""
-        self._pause, self._resume = pause, resume
+    def fed_by(self, source: Source) -> None:
+        """Who writes here from now on, and is told when a reader is slow."""
+        self._source = source
         if self._slow:
-            pause()
+            source.pause()
 
     def slowed(self, change: int) -> None:
         """For members: one more, or one fewer, is behind."""
         before, self._slow = self._slow, self._slow + change
-        if before == 0 and self._pause is not None:
-            self._pause()
-        elif self._slow == 0 and self._resume is not None:
-            self._resume()
+        if self._source is None:
+            return
+        if before == 0:
+            self._source.pause()
+        elif self._slow == 0:
+            self._source.resume()
 
     # the answer
 
@@ -158,7 +165,8 @@ class Audience:
             return
         self.started = self.ended = True
         self._status, self._engine_headers = status, engine_headers
-        self._keep(body)
+        if self._kept is not None:
+            self._keep(body)
         for member in self._dismissed():
             member.client.respond(status, self._head(member.headers), body)
             member.ended()
@@ -182,6 +190,16 @@ class Audience:
                 client.write(payload)
         if self._kept is not None and not self.ended:
             self._keep(payload)
+
+    def straight(self) -> Callable[[bytes], None] | None:
+        """Where whole chunked frames may go without passing here, until the flow is paused or the answer ends.
+
+        Only if there is nothing to do for them here: one client, which reads them as they are, and nothing is kept.
+        """
+        if len(self._members) != 1 or self._kept is not None or self._slow or self.ended:
+            return None
+        client = self._members[0].client
+        return client.write_raw if client.chunked else None
 
     def finish(self) -> None:
         """The clean end of a streamed answer."""
@@ -231,12 +249,20 @@ class Audience:
     def _dismissed(self) -> list[_Member]:
         """Everybody who was here, for the last time: nothing further is written to them, and none holds a pause."""
         members, self._members = self._members, []
-        for member in members:
-            member.catch_up()
+        if self._slow:
+            for member in members:
+                member.catch_up()
+        self._source = None
         return members
 
     def _head(self, headers: Headers) -> Headers:
-        return [*kept_headers(self._engine_headers), *headers]
+        """What of the engine's head a client gets to see, and then its own."""
+        head = []
+        for pair in self._engine_headers:
+            if pair[0] in KEPT_FROM_ENGINE:
+                head.append(pair)
+        head += headers
+        return head
 
     def _keep(self, payload: bytes) -> None:
         if self._kept is None:

@@ -15,10 +15,12 @@ from typing import Annotated, Any
 
 import msgspec
 
+TAIL_BYTES_MAX = 256
 EVENT_BYTES_MAX = 10 * 1024 * 1024
 """A single event is no longer than a body may be (an echoed prompt), with room for escapes."""
 
 _LF, _CRLF = b"\n\n", b"\r\n\r\n"
+_FRAME_END = b"\n\n\r\n"
 _UNFINISHED = b'"finish_reason":null'
 ABORTED = "abort"
 
@@ -85,6 +87,20 @@ class EventStream:
                 self.token_events += events
                 return payload
         return self._take_apart(payload)
+
+    def plain_tail(self, frame: bytes) -> bytes:
+        """How a frame ends that holds one line, of one token, and no more; empty if this frame is not of that kind.
+
+        All that stands from `"finish_reason":null` on is the same in every token's event of a stream. So a later frame of
+        one line that ends in the very same bytes tells of a token and of nothing else.
+        """
+        begin = frame.rfind(_UNFINISHED)
+        if self._samples != 1 or self._carry or begin < 0 or len(frame) - begin > TAIL_BYTES_MAX:
+            return b""
+        tail = frame[begin:]
+        if tail.find(b"\n") == len(tail) - len(_FRAME_END) and tail.endswith(_FRAME_END):
+            return tail
+        return b""
 
     def close(self) -> bytes:
         """The stream is over: an event that lacks only its empty line counts."""

@@ -17,8 +17,8 @@ from typing import Any, Protocol
 import msgspec
 
 from headworks.core.types import Usage
-from headworks.engines.base import Upstream
-from headworks.gateway.audience import Audience
+from headworks.engines.base import Passage, Upstream
+from headworks.gateway.audience import Audience, EngineHeaders
 from headworks.gateway.event_stream import ABORTED, EventStream, Piece, WireUsage, decode_piece
 
 ANSWER_BYTES_MAX = 64 * 1024 * 1024
@@ -88,14 +88,18 @@ class Relay:
     __slots__ = (
         "_aborted",
         "_audience",
+        "_body",
         "_clock_s",
         "_events",
         "_follower",
         "_headers",
         "_include_usage_asked",
         "_is_busy",
+        "_last_s",
+        "_left",
+        "_more",
         "_over",
-        "_parts",
+        "_passage",
         "_rate",
         "_report_at_events",
         "_report_every_events",
@@ -107,7 +111,6 @@ class Relay:
         "_stream",
         "_told",
         "_upstream",
-        "last_s",
         "paused",
     )
 
@@ -115,7 +118,6 @@ class Relay:
         self,
         audience: Audience,
         follower: Follower,
-        *,
         stream: bool,
         samples: int,
         include_usage_asked: bool,
@@ -135,18 +137,22 @@ class Relay:
         self._report_every_events = self._report_at_events = report_every_events
         self._upstream: Upstream | None = None
         self._status = 0
-        self._headers: list[tuple[bytes, bytes]] = []
+        self._headers: EngineHeaders = ()
         self._events: EventStream | None = None
-        self._parts: list[bytes] = []
+        self._body = b""
+        self._more: list[bytes] | None = None
+        """A whole answer: what came first, and what came after that, if it came in pieces."""
         self._size_bytes = 0
         self._seen = False
         self._told = False
         self._over = False
         self._aborted = False
-        self._started_s = self.last_s = clock_s()
-        """`last_s`: when the engine was last heard. For the idle limit; while `paused` the silence is ours."""
+        self._started_s = self._last_s = clock_s()
+        self._passage: Passage | None = None
+        self._left = 0
+        """What was left of the passage when it was last looked at; the difference has gone to the client since."""
         self.paused = False
-        audience.on_flow(self._pause, self._resume)
+        audience.fed_by(self)
 
     # what the runner does
 
@@ -161,16 +167,27 @@ class Relay:
     def abort(self, code: str, *, value: float | None = None, limit: float | None = None) -> None:
         """Stop it upstream and go on reading. `code` is what the clients are told; empty: there are none to tell."""
         self._aborted = True
+        self._close_passage()
         if self._upstream is not None:
             self._upstream.abort()
         if code:
             self._audience.fail(code, value=value, limit=limit, unit="s")
-        self._resume()
+        self.resume()
 
     @property
     def output_tokens(self) -> int:
         """Counted so far."""
+        self._count_passed()
         return self._rate.tokens(self._events.token_events) if self._events is not None else 0
+
+    @property
+    def last_s(self) -> float:
+        """When the engine was last heard, for the idle limit; while `paused` the silence is ours.
+
+        Frames that pass by themselves are not timed but counted: of those this is when it was first asked after them.
+        """
+        self._count_passed()
+        return self._last_s
 
     # what the engine connection says
 
@@ -181,24 +198,24 @@ class Relay:
         self._finish()
 
     def on_head(self, status: int, headers: list[tuple[bytes, bytes]], chunked: bool) -> None:
-        self.last_s = self._clock_s()
         self._status = status
         self._headers = headers
         if self._stream and 200 <= status < 300 and _is_event_stream(headers):
             self._events = EventStream(self._samples, self._include_usage_asked)
 
-    def on_body(self, raw: bytes | None, payload: bytes) -> None:
-        self.last_s = self._clock_s()
+    def on_body(self, raw: bytes | None, payload: bytes) -> Passage | None:
         events = self._events
         if events is None:
             self._hold(payload)
-            return
+            return None
+        self._close_passage()
+        self._last_s = self._clock_s()
         passed = events.take(payload)
         if not self._seen:
             if events.token_events and not self._told:
                 self._begin()
             elif events.error is None or self._told:
-                return  # nothing of the answer yet: a comment that keeps the connection alive
+                return None  # nothing of the answer yet: a comment that keeps the connection alive
         if passed and self._seen:
             self._audience.send(raw if passed is payload else None, passed)
         if events.token_events >= self._report_at_events:
@@ -206,15 +223,24 @@ class Relay:
             self._follower.progressed(self._rate.tokens(events.token_events))
         if events.done or events.error:
             self._check_end(events)
+        elif raw is not None and passed is payload:
+            return self._open_passage(raw, events)
+        return None
 
     def on_end(self) -> None:
-        if self._events is None:
-            self._end_whole(b"".join(self._parts))
-        else:
-            self._end_stream(self._events)
+        events = self._events
+        if events is not None:
+            self._end_stream(events)
+        elif not self._told:
+            body = self._body if self._more is None else b"".join([self._body, *self._more])
+            if 200 <= self._status < 300:
+                self._end_success(body)
+            else:
+                self._end_refused(body)
         self._finish()
 
     def on_lost(self, cause: str) -> None:
+        self._close_passage()
         events = self._events
         if self._told and events is not None and events.done and events.complete:
             self._audience.finish()  # it was whole; only the connection's own end is missing
@@ -228,13 +254,43 @@ class Relay:
         self._finish()
 
     def _finish(self) -> None:
+        self._upstream = None
         if not self._over:
             self._over = True
             self._follower.over()
 
     # streams
 
+    def _open_passage(self, raw: bytes, events: EventStream) -> Passage | None:
+        """Let frames like this one pass, if it tells of nothing but a token, up to the one that is to be reported."""
+        left = self._report_at_events - events.token_events - 1
+        if left <= 0 or self._told or self._aborted or self.paused:
+            return None
+        tail = events.plain_tail(raw)
+        write = self._audience.straight() if tail else None
+        if write is None:
+            return None
+        passage = self._passage
+        if passage is None:
+            passage = self._passage = Passage()
+        passage.tail, passage.write = tail, write
+        passage.left = self._left = left
+        return passage
+
+    def _count_passed(self) -> None:
+        """Take note of frames that have passed by themselves: each was a token, and the engine was heard."""
+        if self._passage is not None and self._events is not None and self._passage.left != self._left:
+            self._events.token_events += self._left - self._passage.left
+            self._left = self._passage.left
+            self._last_s = self._clock_s()
+
+    def _close_passage(self) -> None:
+        if self._passage is not None:
+            self._count_passed()
+            self._passage.left = self._left = 0
+
     def _end_stream(self, events: EventStream) -> None:
+        self._close_passage()
         rest = events.close()
         if events.token_events and not self._seen:
             self._begin()
@@ -269,26 +325,27 @@ class Relay:
     # whole answers
 
     def _hold(self, payload: bytes) -> None:
+        self._last_s = self._clock_s()
         if self._told:
             return
         if not self._seen and 200 <= self._status < 300:
             self._seen = True
             self._follower.first_byte()
         self._size_bytes += len(payload)
-        if self._size_bytes <= ANSWER_BYTES_MAX:
-            self._parts.append(payload)
-            return
-        self._parts.clear()
-        self._lost(f"the answer is longer than {ANSWER_BYTES_MAX} bytes")
+        if self._size_bytes > ANSWER_BYTES_MAX:
+            self._body, self._more = b"", None
+            self._lost(f"the answer is longer than {ANSWER_BYTES_MAX} bytes")
+        elif not self._body:
+            self._body = payload
+        elif self._more is None:
+            self._more = [payload]
+        else:
+            self._more.append(payload)
 
-    def _end_whole(self, body: bytes) -> None:
-        """A complete answer that was not a stream of events."""
-        if self._told:
-            return
+    def _end_refused(self, body: bytes) -> None:
+        """A complete answer that is no success."""
         status = self._status
-        if 200 <= status < 300:
-            self._end_success(status, body)
-        elif self._is_busy(status, body):
+        if self._is_busy(status, body):
             self._told = True
             self._follower.busy()
         elif status >= 500:
@@ -300,16 +357,19 @@ class Relay:
             self._audience.respond(status, self._headers, body)
             self._stopped("failed", WireUsage(), None, failed=True)
 
-    def _end_success(self, status: int, body: bytes) -> None:
+    def _end_success(self, body: bytes) -> None:
+        """A complete answer that was not a stream of events."""
         try:
             answer = decode_piece(body)
         except (msgspec.DecodeError, RecursionError):
             answer = Piece()
-        if any(choice.finish_reason == ABORTED for choice in answer.choices):
-            self._lost("the engine says it aborted, which is no proof that it did")
-            return
-        self._audience.respond(status, self._headers, body)
-        reason = answer.choices[0].finish_reason if answer.choices else None
+        choices = answer.choices
+        for choice in choices:
+            if choice.finish_reason == ABORTED:
+                self._lost("the engine says it aborted, which is no proof that it did")
+                return
+        self._audience.respond(self._status, self._headers, body)
+        reason = choices[0].finish_reason if choices else None
         self._stopped(reason or "stop", answer.usage, None)
 
     # what is told, once
@@ -318,7 +378,7 @@ class Relay:
         if self._told:
             return
         self._told = True
-        engine_s = self._clock_s() - self._started_s
+        engine_s = self._last_s - self._started_s
         if usage is None:
             self._follower.stopped(Usage(0, 0, self.output_tokens, engine_s, end, False), failed)
             return
@@ -340,24 +400,28 @@ class Relay:
 
     def _report(self) -> None:
         """The last count of something that will not say its usage."""
+        self._count_passed()
         if self._events is not None and self._events.token_events:
             self._follower.progressed(self.output_tokens)
 
     # flow
 
-    def _pause(self) -> None:
+    def pause(self) -> None:
+        """For the audience: somebody in it cannot follow."""
         if self.paused or self._aborted:
             return
         self.paused = True
+        self._close_passage()
         if self._upstream is not None:
             self._upstream.pause_reading()
         self._follower.slow(True)
 
-    def _resume(self) -> None:
+    def resume(self) -> None:
+        """For the audience: everybody can follow again."""
         if not self.paused:
             return
         self.paused = False
-        self.last_s = self._clock_s()
+        self._last_s = self._clock_s()
         if self._upstream is not None:
             self._upstream.resume_reading()
         self._follower.slow(False)

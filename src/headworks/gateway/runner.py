@@ -27,6 +27,7 @@ log = logging.getLogger("headworks.gateway")
 CLOSE_S = 2.0
 """How long after a drain's limit the proofs and last answers are waited for."""
 DRAIN_LOOK_S = 0.02
+FAULT_LOOK_S = 0.1
 SILENCE_LOOK_S = 1.0
 
 
@@ -140,6 +141,7 @@ class Runner:
         self._handling = False
         self._tickets: dict[str, Ticket] = {}
         self._attempts: dict[str, Attempt] = {}
+        self._refused_arrivals: dict[str, Exception] = {}
         self._over: set[str] = set()
         """Executions that ended before their sending returned."""
         self._samplers = {name: Sampler(engine, self._looked, clock_s) for name, engine in engines.items()}
@@ -178,8 +180,15 @@ class Runner:
         return Ticket(self, call)
 
     def arrive(self, ticket: Ticket) -> None:
-        self._tickets[ticket.call.request.id] = ticket
-        self.feed(events.Arrived(ticket.call.request))
+        """Hand it to the gate. Raises what went wrong there: it has not arrived then, and is answered as a fault of ours."""
+        request = ticket.call.request
+        self._tickets[request.id] = ticket
+        self.feed(events.Arrived(request))
+        if self._refused_arrivals:
+            fault = self._refused_arrivals.pop(request.id, None)
+            if fault is not None:
+                self.forget(ticket)
+                raise fault
 
     def is_here(self, ticket: Ticket) -> bool:
         return ticket.call.request.id in self._tickets
@@ -195,10 +204,30 @@ class Runner:
         self._handling = True
         try:
             while self._events:
-                for effect in self.gate.handle(self._events.popleft(), self._clock_s()):
-                    self._perform[type(effect)](effect)
+                self._take(self._events.popleft())
         finally:
             self._handling = False
+
+    def _take(self, event: events.Event) -> None:
+        """One event and all its effects. A fault of ours costs that event or that effect, and nothing beside it."""
+        try:
+            made = self.gate.handle(event, self._clock_s())
+        except Exception as fault:
+            self._faulted(event, fault)
+            return
+        for effect in made:
+            try:
+                self._perform[type(effect)](effect)
+            except Exception as fault:
+                self._faulted(effect, fault)
+
+    def _faulted(self, what: events.Event | effects.Effect, fault: Exception) -> None:
+        """Reported loudly and served through; the next tick may have been lost with it, so there is one soon."""
+        log.error("%s could not be handled", type(what).__name__, exc_info=fault)
+        self._recorder.alarm(effects.Alarm("gateway_fault", type(what).__name__, repr(fault)))
+        self._wake_at(effects.WakeAt(self._clock_s() + FAULT_LOOK_S))
+        if isinstance(what, events.Arrived):
+            self._refused_arrivals[what.request.id] = fault
 
     def _looked(self, event: events.Event) -> None:
         if isinstance(event, events.ReplicaDescribed):

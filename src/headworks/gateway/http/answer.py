@@ -17,7 +17,7 @@ from headworks.gateway.http.limits import Headers
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 CLOSE_LINE = b"Connection: close\r\n"
 KEEP_ALIVE_LINE = b"Connection: keep-alive\r\n"
-CHUNKED_LINE = b"Transfer-Encoding: chunked\r\n"
+CHUNKED_LINES = b"Transfer-Encoding: chunked\r\n\r\n"
 LAST_CHUNK = b"0\r\n\r\n"
 WITHOUT_LENGTH = frozenset({204, 304})
 """Answers that have no body by definition, and whose head states no length."""
@@ -43,7 +43,7 @@ def header_lines(headers: Headers | bytes) -> bytes:
         return b""
     fields = b"\r\n".join(lines)
     ends = len(lines) - 1
-    if fields.count(b"\r") != ends or fields.count(b"\n") != ends or b"\0" in fields:
+    if fields.count(b"\r") != ends or fields.count(b"\n") != ends or 0 in fields:
         raise ValueError(f"a header value holds CR, LF or NUL, among {[name for name, _ in headers]!r}")
     return fields + b"\r\n"
 

@@ -9,6 +9,7 @@ Reading never stops while a request waits, save for the sum of unread bodies, so
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import struct
 from collections.abc import Callable
@@ -22,7 +23,7 @@ from headworks.gateway.http.deadlines import NEVER_S, UNFILED
 from headworks.gateway.http.exchange import Exchange
 from headworks.gateway.http.limits import HttpError, malformed
 from headworks.gateway.http.reader import judge_head
-from headworks.gateway.http.repeated import MISSES_MAX, RepeatedHead, remember
+from headworks.gateway.http.repeated import DIGITS_MAX, MISSES_MAX, RepeatedHead, remember
 
 if TYPE_CHECKING:
     from headworks.gateway.http.server import Server
@@ -36,6 +37,7 @@ class Connection(asyncio.Protocol):
     """What the event loop calls when a client's socket has news, and what an exchange asks of it."""
 
     server: Server
+    peer: str
     _transport: asyncio.Transport = field(init=False)
     _state: int = _AWAITING
     _admitted: bool = False
@@ -54,7 +56,6 @@ class Connection(asyncio.Protocol):
     _paused_bytes: int = 0
     _reason: str = ""
     """Why it ends: the first cause stays."""
-    peer: str = ""
     write_paused: bool = False
     due_s: float = NEVER_S
     wheel_slot: int = UNFILED
@@ -64,8 +65,9 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         server = self.server
-        address = transport.get_extra_info("peername")
-        self.peer = address[0] if isinstance(address, tuple) else "unix"
+        if server.draining:  # It was accepted in the turn in which the port closed.
+            self._close("draining")
+            return
         refusal = server.admit(self)
         if refusal is not None:
             # No lingering: when places are short, a refused peer may cost nothing that lasts.
@@ -152,17 +154,22 @@ class Connection(asyncio.Protocol):
 
     def _repeated_head(self, data: bytes, repeated: RepeatedHead) -> bool:
         """Serves the last request's head again, where only the digits of its length differ; they are judged as ever."""
-        matched = repeated.match(data)
-        if matched is None:
-            return False
-        digits, rest = matched
-        length = int(digits)
-        if not 0 < length <= self.server.limits.body_bytes_max:
+        start = repeated.before_bytes
+        end = data.find(b"\r", start)
+        digits = data[start:end]
+        if not (
+            data.startswith(repeated.before)
+            and data.startswith(repeated.after, end)
+            and len(digits) <= DIGITS_MAX
+            and digits.isdigit()
+            and 0 < (length := int(digits)) <= self.server.limits.body_bytes_max
+        ):
             return False
         self._misses = 0
+        self._continue_asked = False
         fields = repeated.fields.copy()
         fields[b"content-length"] = digits
-        exchange = self._begin(repeated.line, fields, length, rest)
+        exchange = self._begin(repeated.line, fields, length, data[end + repeated.after_bytes :])
         if exchange is not None:
             self.server.launch(exchange)
         return True
@@ -187,9 +194,7 @@ class Connection(asyncio.Protocol):
                 self._repeated = remember(head, line, fields, server.limits.header_bytes_max)
             server.launch(exchange)
 
-    def _begin(
-        self, line: rules.RequestLine, fields: dict[bytes, bytes], length: int | None, rest: bytes
-    ) -> Exchange | None:
+    def _begin(self, line: rules.RequestLine, fields: dict[bytes, bytes], length: int | None, rest: bytes) -> Exchange | None:
         """`rest` came with the head. A body that is all there goes to the handler at once and is never booked as unread."""
         server = self.server
         limits = server.limits
@@ -256,7 +261,10 @@ class Connection(asyncio.Protocol):
 
     def _arm_body(self, body: RequestBody | None) -> None:
         """Both body deadlines: in all, and since the last bytes. Neither runs while the client waits to be asked."""
-        if body is None or body.complete or body.error is not None or body.dropped or (self._continue_asked and not body.wire_bytes):
+        if body is None or body.complete or body.error is not None or body.dropped:
+            self._arm(NEVER_S)
+            return
+        if self._continue_asked and not body.wire_bytes:
             self._arm(NEVER_S)
             return
         now_s = self.server.clock_s()
@@ -275,14 +283,14 @@ class Connection(asyncio.Protocol):
 
     # What the exchange asks of its connection.
 
-    def must_close(self, body: RequestBody | None) -> bool:
-        """Asked when an answer begins. What has not come of the body by then is not waited for."""
-        if body is not None and not body.complete:
-            body.drop()
-            self.server.release_unread(self, body)
-            self._arm_body(body)
-            return True
-        return not self.keep_alive or self.server.draining
+    def gives_up(self, body: RequestBody) -> bool:
+        """Asked when an answer begins: a body that is not complete by then is dropped, and the connection will end."""
+        if body.complete:
+            return False
+        body.drop()
+        self.server.release_unread(self, body)
+        self._arm_body(body)
+        return True
 
     def ask_for_body(self, body: RequestBody) -> None:
         if self._continue_asked:
@@ -312,7 +320,8 @@ class Connection(asyncio.Protocol):
             self._let_go(body)
         if not closes:
             self._state = _AWAITING
-            self._arm(now_s + self.server.limits.idle_s)
+            if not self.write_paused:
+                self.server.wheel.watch(self, now_s + self.server.limits.idle_s)
         elif body is None or body.complete:
             self._close("draining" if self.server.draining else "answered")
         else:
@@ -379,8 +388,9 @@ class Connection(asyncio.Protocol):
         self._state = _LINGERING
         self._begun = None
         self._dropped_bytes = 0
-        if self._transport.can_write_eof():
-            self._transport.write_eof()
+        with contextlib.suppress(OSError):  # the client reset it just now; the transport is about to say so
+            if self._transport.can_write_eof():
+                self._transport.write_eof()
         self._arm(self.server.clock_s() + self.server.limits.linger_s)
 
     def _drop(self, count_bytes: int) -> None:

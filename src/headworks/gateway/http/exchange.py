@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
 from headworks.gateway.http.answer import (
-    CHUNKED_LINE,
+    CHUNKED_LINES,
     CLOSE_LINE,
     KEEP_ALIVE_LINE,
     LAST_CHUNK,
@@ -37,14 +37,15 @@ class Exchange:
 
     `path` is percent-decoded once and checked: the only thing routing and authorisation may look at. `headers` has
     lower-case names; lists that came in several fields are joined by a comma. `peer` is the socket's address, or `unix`.
+    `body_ready` is a body that came whole with its head; None: `read_body` has it, sooner or later.
     Headers of an answer are pairs, or whole lines that `header_lines` has made of such pairs.
     """
 
     # fmt: off
     __slots__ = (
-        "_body", "_closes", "_connection", "_content", "_gone_callbacks", "_left_bytes", "_open", "_pause", "_paused", "_resume",
-        "_transport", "chunked", "finished", "gone", "gone_reason", "headers", "http_1_0", "method", "path", "peer", "query",
-        "received_s", "started", "task",
+        "_body", "_closes", "_connection", "_gone_callbacks", "_left_bytes", "_open", "_pause", "_paused", "_resume",
+        "_transport", "body_ready", "chunked", "finished", "gone", "gone_reason", "headers", "http_1_0", "method", "path",
+        "peer", "query", "received_s", "started", "task",
     )
     # fmt: on
 
@@ -52,7 +53,7 @@ class Exchange:
         self,
         connection: Connection,
         transport: asyncio.Transport,
-        content: bytes | None,
+        body_ready: bytes | None,
         body: RequestBody | None,
         paused: bool,
         line: RequestLine,
@@ -60,10 +61,9 @@ class Exchange:
         peer: str,
         received_s: float,
     ) -> None:
-        """`content` is a body that came whole with its head; of any other there is a `body`."""
         self._connection = connection
         self._transport = transport
-        self._content = content
+        self.body_ready = body_ready
         self._body = body
         self._paused = paused
         self._open = self._closes = False
@@ -98,22 +98,12 @@ class Exchange:
         if self._paused:
             pause()
 
-    @property
-    def body_ready(self) -> bytes | None:
-        """The body if all of it is here, without a turn of the loop."""
-        body = self._body
-        if body is None:
-            return self._content
-        if not body.complete:
-            return None
-        if body.booked:
-            self._connection.server.release_unread(self._connection, body)
-        return body.content
-
     async def read_body(self) -> bytes:
         """The body, asked for now: a client that waits for `100 Continue` gets it here, so after authentication."""
-        while (content := self.body_ready) is None:
-            body = cast(RequestBody, self._body)
+        if self.body_ready is not None:
+            return self.body_ready
+        body = cast(RequestBody, self._body)
+        while not body.complete:
             if body.error is not None:
                 raise body.error
             if self.gone:
@@ -123,34 +113,37 @@ class Exchange:
             self._connection.ask_for_body(body)
             body.waiter = asyncio.get_running_loop().create_future()
             await body.waiter
-        return content
+        if body.booked:
+            self._connection.server.release_unread(self._connection, body)
+        return body.content
 
     def respond(self, status: int, headers: Headers | bytes, body: bytes) -> None:
         """The whole answer. Its length is stated, and a HEAD request gets the head alone."""
-        now_s = self._connection.server.clock_s()
+        connection = self._connection
+        now_s = connection.server.clock_s()
         without_length = status in WITHOUT_LENGTH
-        framing = b"" if without_length else b"Content-Length: %d\r\n" % len(body)
+        framing = b"\r\n" if without_length else b"Content-Length: %d\r\n\r\n" % len(body)
         head = self._begin(status, headers, framing, False, now_s)
         self.finished = True
         if self.gone:
             return
-        if without_length or not body or self.method == "HEAD":
+        if without_length or self.method == "HEAD":
             self._transport.write(head)
         elif len(body) <= _JOINED_BYTES_MAX:
             self._transport.write(head + body)
         else:
             self._transport.write(head)
             self._transport.write(body)
-        self._connection.exchange_finished(self._closes, now_s)
+        connection.exchange_finished(self._closes, now_s)
 
     def start(self, status: int, headers: Headers | bytes, length: int | None) -> None:
         """Begins an answer of `length` bytes; None: chunked, or ended by closing where the client speaks HTTP/1.0."""
         has_body = self.method != "HEAD" and status not in WITHOUT_LENGTH
         chunked = length is None and has_body and not self.http_1_0
         if length is not None and status not in WITHOUT_LENGTH:
-            framing = b"Content-Length: %d\r\n" % length
+            framing = b"Content-Length: %d\r\n\r\n" % length
         else:
-            framing = CHUNKED_LINE if chunked else b""
+            framing = CHUNKED_LINES if chunked else b"\r\n"
         closes = length is None and has_body and not chunked
         head = self._begin(status, headers, framing, closes, self._connection.server.clock_s())
         if self.gone:
@@ -242,19 +235,24 @@ class Exchange:
             callback()
 
     def _begin(self, status: int, headers: Headers | bytes, framing: bytes, closes: bool, now_s: float) -> bytes:
+        """The head, on whose sending the connection's fate is settled. `framing`: its last lines, the empty one included."""
         if self.started or self.finished:
             raise RuntimeError("this exchange was answered already")
         if self.gone:
             self.started = True
             return b""
         connection = self._connection
-        date = connection.server.date
+        server = connection.server
+        date = server.date
         if now_s >= date.stale_s:
             date.render(now_s)
-        closes = closes or connection.must_close(self._body)
+        if not closes:
+            # What has not come of the request's body by now is not waited for.
+            given_up = self._body is not None and connection.gives_up(self._body)
+            closes = given_up or not connection.keep_alive or server.draining
         ours = CLOSE_LINE if closes else KEEP_ALIVE_LINE if self.http_1_0 else b""
         fields = headers if type(headers) is bytes else header_lines(headers)
-        head = b"".join((status_line(status), fields, date.line, framing, ours, b"\r\n"))
+        head = b"".join((status_line(status), fields, date.line, ours, framing))
         self.started = True
         self._closes = closes
         return head

@@ -31,16 +31,6 @@ class RepeatedHead:
     before_bytes: int
     after_bytes: int
 
-    def match(self, data: bytes) -> tuple[bytes, bytes] | None:
-        """The digits of the length and what follows the head, if the head is the same."""
-        if not data.startswith(self.before):
-            return None
-        end = data.find(b"\r", self.before_bytes, self.before_bytes + DIGITS_MAX + 1)
-        digits = data[self.before_bytes : end]
-        if end < 0 or not digits.isdigit() or not data.startswith(self.after, end):
-            return None
-        return digits, data[end + self.after_bytes :]
-
 
 def remember(head: bytes, line: RequestLine, fields: dict[bytes, bytes], header_bytes_max: int) -> RepeatedHead | None:
     """Only of a head that went to a handler with a body of stated length, and that asked for nothing but an answer."""

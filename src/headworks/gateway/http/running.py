@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 Ended = Callable[["Exchange", BaseException | None], None]
 
+
 class Running:
     """`ended` is called once, with what the coroutine raised, if anything."""
 

@@ -20,7 +20,7 @@ from headworks.gateway.http.connection import Connection
 from headworks.gateway.http.deadlines import DeadlineWheel
 from headworks.gateway.http.exchange import Exchange
 from headworks.gateway.http.limits import EdgeLimits, HttpError
-from headworks.gateway.http.listen import listen_on_path, listen_on_port
+from headworks.gateway.http.listen import Listener, listen_on_path, listen_on_port
 from headworks.gateway.http.running import Running
 
 Handler = Callable[[Exchange], Coroutine[Any, Any, None]]
@@ -59,7 +59,7 @@ class Server:
         self._on_fault = on_fault
         self.limits = limits
         self.allowed = allowed
-        """The methods a path takes, or None for a path that is not there."""
+        """The methods a path takes, or None for a path that is not there. It always says the same of the same path."""
         self.clock_s = clock_s
         self.error_body = error_body
         self.date = DateLine()
@@ -73,7 +73,7 @@ class Server:
         self._unread_paused: dict[Connection, None] = {}
         self._read_on: Connection | None = None
         self._places: dict[str, int] = {}
-        self._listeners: list[asyncio.Server] = []
+        self._listeners: list[Listener] = []
         self._paths: list[Path] = []
         self._emptied = asyncio.Event()
 
@@ -91,10 +91,8 @@ class Server:
             sockets = [sock]
         else:
             sockets = await listen_on_port(host or "127.0.0.1", port)
-        loop = asyncio.get_running_loop()
         for listening in sockets:
-            create = loop.create_unix_server if listening.family == socket.AF_UNIX else loop.create_server
-            self._listeners.append(await create(lambda: Connection(self), sock=listening, backlog=self.limits.backlog))
+            self._listeners.append(Listener(listening, self.limits.backlog, lambda peer: Connection(self, peer)))
         return [listening.getsockname() for listening in sockets]
 
     def stop_accepting(self) -> None:
@@ -193,7 +191,7 @@ class Server:
     def launch(self, exchange: Exchange) -> None:
         """Runs the handler, as far as it comes at once; the server holds it until it ends."""
         self.exchanges.add(exchange)
-        exchange.task = task = Running(self._handler(exchange), exchange, self.handler_ended)
+        exchange.task = task = Running(self._handler(exchange), exchange, self._handler_ended)
         task.step()
 
     def answer_error(self, exchange: Exchange, error: HttpError) -> None:
@@ -205,10 +203,11 @@ class Server:
         if self._on_fault is not None:
             self._on_fault(fault)
 
-    def handler_ended(self, exchange: Exchange, error: BaseException | None) -> None:
+    def _handler_ended(self, exchange: Exchange, error: BaseException | None) -> None:
         """Sees to it that no exchange is left without an end, whatever became of its handler."""
         if error is not None or not exchange.finished:
             self._end(exchange, error)
+        exchange.task = None  # They hold each other.
         self.exchanges.discard(exchange)
         if not self.exchanges:
             self._check_emptied()
