@@ -2,11 +2,13 @@
 
 Part one, one request at a time in an otherwise idle engine: from the moment a client closes its socket to the end of the
 first look at the engine's own gauges (running + waiting, read from the engine, not from headworks) that no longer counts
-it. A look is begun every 10 ms after the one before; one takes 5 to 15 ms and is part of the figure. Four moments:
+it. A look begins 10 ms after the one before has ended; one takes 5 to 15 ms and is part of the figure. Four moments:
 
 - *queued*: the only place in the pool is taken by a long stream, so this one waits in headworks. Here the figure is when
   headworks' own snapshot no longer holds it, and nothing of it may have reached the engine;
-- *before first token*: in the middle of a long prompt;
+- *before first token*: in the second step of a long prompt. No engine stops in the middle of a step, and the gauges show a
+  request only after its first, so `--prompt-tokens` has to be more than the engine takes in one step (2,048), and what is
+  over decides most of the figure;
 - *mid-stream*: after a few events;
 - *non-streaming*: while an answer in one piece is being made.
 
@@ -57,6 +59,8 @@ LOAD_PATIENCE_S, LEAVES_WITHIN_S, LEAVERS_RATIO = 2.0, 2.0, 1 / 3
 LOG_FLUSH_S = 1.5
 PERCENTILES = ("p50_s", "p95_s", "p99_s", "max_s")
 SAY_EVERY_TRIALS = 10
+PROVED_S = 7.0
+"""After the last trial: what an engine that has nothing to do cannot prove by its clock takes a lease of 5 s to count out."""
 KEY = f"hw-bench-{secrets.token_hex(16)}"
 
 
@@ -76,8 +80,10 @@ class Bench:
     async def measure(self) -> dict[str, Any]:
         caller = await self._prepared()
         if "moments" in self._options.parts:
-            with gateway(self._engine, caller.served.model, ONE_PLACE, self._outcomes) as (url, admin):
+            with gateway(self._engine, caller.served.model, SOME_PLACES, self._outcomes) as (url, admin):
                 await self._moments(caller, url, admin)
+            with gateway(self._engine, caller.served.model, ONE_PLACE, self._outcomes) as (url, admin):
+                await self._queued(caller, url, admin)
         if "load" in self._options.parts:
             with gateway(self._engine, caller.served.model, AS_IN_OVERLOAD, self._load_outcomes) as (url, _):
                 await self._under_load(caller, url)
@@ -88,7 +94,7 @@ class Bench:
             served = await target(client, None, None)
             words = Words(self._options.seed, f"{time.time_ns() // 1_000_000 % 10**9:09d}")
             await calibrate(client, words, "/v1/chat/completions", {"model": served.model}, chat=True)
-        return Caller(served, words, KEY)
+        return Caller(served, words, KEY, self._options.prompt_tokens)
 
     async def _moments(self, caller: Caller, url: str, admin: str) -> None:
         """The moments and the two ways take turns, so that what else the machine does falls on all of them."""
@@ -103,13 +109,19 @@ class Bench:
                         self._enter("direct", moment, await direct.trial(moment))
                 if (number + 1) % SAY_EVERY_TRIALS == 0:
                     say(f"trial {number + 1} of {self._options.trials} in {', '.join(MOMENTS)}")
-            async with contextlib.aclosing(Occupier(caller, url)) as occupier:
-                for _ in range(self._options.trials):
-                    took_s, reached = await through.queued_trial(occupier)
-                    self._enter("headworks", QUEUED, took_s)
-                    self._reached += reached
-            await through.idle()
             self._spoilt.update(headworks=through.spoilt, direct=direct.spoilt)
+        await asyncio.sleep(PROVED_S)
+
+    async def _queued(self, caller: Caller, url: str, admin: str) -> None:
+        async with (
+            contextlib.aclosing(Scene(self._engine, url, admin, caller, self._random)) as through,
+            contextlib.aclosing(Occupier(caller, url)) as occupier,
+        ):
+            for _ in range(self._options.trials):
+                took_s, reached = await through.queued_trial(occupier)
+                self._enter("headworks", QUEUED, took_s)
+                self._reached += reached
+            self._spoilt.update(headworks=through.spoilt)
 
     def _enter(self, way: str, moment: str, took_s: float) -> None:
         self._times_s.setdefault((way, moment), []).append(took_s)
@@ -215,6 +227,8 @@ pools:
     active_requests_max: {places}
     discipline: {discipline}
 """
+SOME_PLACES = {"{class}": "batch", "{places}": "12", "{discipline}": "fifo"}
+"""One request runs at a time; the others are places of those that still wait for their proof."""
 ONE_PLACE = {"{class}": "batch", "{places}": "1", "{discipline}": "fifo"}
 """A class that promises no first token, so that a queued trial waits instead of being refused."""
 AS_IN_OVERLOAD = {"{class}": "interactive", "{places}": "16", "{discipline}": "predictive_ttft"}
@@ -268,6 +282,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--rate", type=float, default=33.0, help="requests a second under load: 3 x the engine's saturation")
     parser.add_argument("--seconds", type=float, default=90.0, help="of load")
     parser.add_argument("--parts", default="moments,load", help="which of moments,load")
+    parser.add_argument("--prompt-tokens", type=int, default=3_000, help="of the prompt that is left before its first token")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--quick", action="store_true", help="20 trials, 20 s of load")

@@ -19,7 +19,7 @@ EVENT = b"data: "
 PATH = "/v1/chat/completions"
 SHORT_TOKENS = 100
 ROOM_TOKENS = 100
-"""What a prompt that is to fill the context leaves free for its template and its answer."""
+"""What an answer that is to fill the context leaves free, as a prompt's length is only known about."""
 LONG_ANSWER_TOKENS, SHORT_ANSWER_TOKENS, LEAVER_TOKENS = 1_500, 16, 600
 LEAVER_PROMPT_TOKENS = 200
 OCCUPIES_RATIO = 0.7
@@ -49,12 +49,12 @@ class Call:
         return self._events
 
     def has_answered(self) -> bool:
-        """Whether anything of the answer lies here unread."""
+        """Whether anything of an answer that is not being read has come; the head of a stream comes before its answer."""
         try:
-            self._wire.recv(1, socket.MSG_PEEK)
+            piece = self._wire.recv(READ_BYTES, socket.MSG_PEEK)
         except BlockingIOError:
             return False
-        return True
+        return EVENT in piece if b"text/event-stream" in piece else True
 
     def leave(self) -> float:
         """Close, as a process that ends does; when that was."""
@@ -66,18 +66,18 @@ class Call:
 class Caller:
     """Makes calls; no two prompts are alike, so no engine answers from its prefix cache."""
 
-    def __init__(self, served: Target, words: Words, key: str) -> None:
+    def __init__(self, served: Target, words: Words, key: str, long_prompt_tokens: int) -> None:
         self.served = served
         self._words = words
         self._key = key
         self._count = 0
-        long_tokens = served.context_tokens - ROOM_TOKENS
+        occupied_tokens = served.context_tokens - SHORT_TOKENS - ROOM_TOKENS
         self._shapes: dict[str, tuple[int, int, bool]] = {
-            "before_first_token": (long_tokens, SHORT_ANSWER_TOKENS, True),
+            "before_first_token": (long_prompt_tokens, SHORT_ANSWER_TOKENS, True),
             "mid_stream": (SHORT_TOKENS, LONG_ANSWER_TOKENS, True),
             "non_streaming": (SHORT_TOKENS, LONG_ANSWER_TOKENS, False),
             "queued": (SHORT_TOKENS, LONG_ANSWER_TOKENS, True),
-            "occupier": (SHORT_TOKENS, long_tokens - 2 * SHORT_TOKENS, True),
+            "occupier": (SHORT_TOKENS, occupied_tokens, True),
             "leaver": (LEAVER_PROMPT_TOKENS, LEAVER_TOKENS, True),
         }
 

@@ -17,7 +17,10 @@ from headworks.tools.load_engine import EngineSample, EngineWatch
 
 LOOK_EVERY_S = 0.01
 PHASE_S_MAX = 0.1
-"""The client leaves so much later than its moment came, at random, so that no rhythm of ours or the engine's is met."""
+PHASE_OF_PROMPT_S_MAX = 0.03
+"""The client leaves so much later than its moment came, at random, so that no rhythm of ours or the engine's is met;
+a long prompt's moment is short."""
+COUNTED_S_MAX = 15.0
 NEVER_S = 5.0
 """A request that is still counted by then is entered with this."""
 IDLE_S_MAX = 60.0
@@ -54,7 +57,7 @@ def spread(values_s: list[float]) -> Spread:
 
 
 class Scene:
-    """One engine and one way to it: directly, or through a gateway that holds one request at a time."""
+    """One engine and one way to it: directly, or through a gateway."""
 
     def __init__(self, engine: str, url: str, admin: str, caller: Caller, random: Random) -> None:
         self.url = url
@@ -93,14 +96,15 @@ class Scene:
             if moment == "mid_stream":
                 await call.events(self._random.randint(3, 40))
             await self._counted()
-            await asyncio.sleep(self._random.uniform(0, PHASE_S_MAX))
-            if call.ended or (moment != "mid_stream" and call.has_answered()):
+            phase_s_max = PHASE_OF_PROMPT_S_MAX if moment == "before_first_token" else PHASE_S_MAX
+            await asyncio.sleep(self._random.uniform(0, phase_s_max))
+            if call.ended if moment == "mid_stream" else call.has_answered():
                 raise Spoilt(f"{moment}: the answer came before the client left")
             return await self._fallen(call.leave())
 
     async def _counted(self) -> None:
         """Only what the gauges have once shown can be seen to vanish from them."""
-        until_s = time.monotonic() + NEVER_S
+        until_s = time.monotonic() + COUNTED_S_MAX
         while time.monotonic() < until_s:
             inside = load(await self._look())
             if inside == 1:
@@ -108,7 +112,7 @@ class Scene:
             if inside > 1:
                 raise Spoilt(STRANGER)
             await asyncio.sleep(LOOK_EVERY_S)
-        raise Spoilt(f"the engine never showed it within {NEVER_S:g} s")
+        raise Spoilt(f"the engine never showed it within {COUNTED_S_MAX:g} s")
 
     async def _fallen(self, gone_s: float) -> float:
         while time.monotonic() - gone_s < NEVER_S:
@@ -158,13 +162,19 @@ class Scene:
                 return sample
 
     async def idle(self) -> None:
-        """Nothing in the engine, nothing charged."""
+        """Nothing in the engine, and a place for one more in headworks: what waits for its proof still takes one."""
         until_s = time.monotonic() + IDLE_S_MAX
         while time.monotonic() < until_s:
-            if load(await self._look()) == 0 and (self._admin is None or (await self._pool())["requests"] == 0):
+            if load(await self._look()) == 0 and await self._has_place():
                 return
             await asyncio.sleep(5 * LOOK_EVERY_S)
         raise SystemExit(f"the engine, or headworks, was not idle within {IDLE_S_MAX:g} s: who else uses it?")
+
+    async def _has_place(self) -> bool:
+        if self._admin is None:
+            return True
+        pool = await self._pool()
+        return bool(pool["requests"] < pool["requests_limit"])
 
 
 def load(sample: EngineSample) -> float:

@@ -340,6 +340,15 @@ def test_links_in_the_docs_lead_somewhere() -> None:
     assert broken == []
 
 
+def test_every_guarantee_names_tests_that_exist() -> None:
+    known = [one.name for path in PYTHON for one in functions(path)]
+    page = (ROOT / "docs" / "guarantees.md").read_text()
+    named = re.findall(r"`(test_[A-Z]\w+)", page)
+    assert named
+    assert [name for name in named if not any(one.startswith(name) for one in known)] == []
+    assert [path for path in re.findall(r"`(tests/[\w./]+)`", page) if not (ROOT / path).exists()] == []
+
+
 FORBIDDEN = ("/work" + "/", "/home" + "/", "/root" + "/", ".lib" + "rary", "../sha" + "red")
 KEPT = {".py", ".md", ".yaml", ".toml", ".c", ".h", ""}
 

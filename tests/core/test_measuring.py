@@ -133,26 +133,50 @@ def test_slots_are_open_until_they_are_due_and_a_little_longer() -> None:
     assert slots.give(1.0, 100, 1000.0, 60.0, 20.0) == pytest.approx(1.0)
 
 
-def test_B8_limit_follows_the_first_token_and_freezes_when_it_is_not_used() -> None:
+def test_B8_a_cold_limit_doubles_while_it_is_used_and_first_tokens_come_in_time() -> None:
     limit = RunningLimit(None)
-    assert limit.value is None
-    limit.first_token(0.9, 1.0, running=40, now_s=0.0)
-    assert limit.value == 36
-    limit.first_token(0.9, 1.0, running=40, now_s=0.1)  # once in half a second is enough
-    assert limit.value == 36
+    assert limit.value == 8
     for _ in range(100):
-        limit.first_token(0.1, 1.0, running=10, now_s=1.0)
-    assert limit.value == 36  # ten running: the application is the limit
+        limit.first_token(0.1, 1.0, running=5, now_s=0.0)
+    assert limit.value == 8  # five running: the application is the limit
+    for _ in range(8):
+        limit.first_token(0.1, 1.0, running=limit.value, now_s=0.0)
+    assert limit.value == 16
+
+
+def test_B8_limit_steps_down_when_the_first_token_is_late_and_creeps_up_from_then_on() -> None:
+    limit = RunningLimit(None)
+    for _ in range(32):
+        limit.first_token(0.1, 1.0, running=limit.value, now_s=0.0)
+    assert limit.value == 40
+    limit.first_token(0.9, 1.0, running=40, now_s=1.0)
+    assert limit.value == 36
+    limit.first_token(0.9, 1.0, running=40, now_s=1.1)  # once in half a second is enough
+    assert limit.value == 36
     for _ in range(37):
-        limit.first_token(0.1, 1.0, running=36, now_s=1.0)
+        limit.first_token(0.1, 1.0, running=36, now_s=2.0)
     assert limit.value == 37
+
+
+def test_B8_answers_in_one_piece_raise_the_limit_only_while_nothing_waits_in_the_engine() -> None:
+    limit = RunningLimit(None)
+    limit.ended(running=8)
+    limit.first_token(99.0, None, running=9, now_s=0.0)  # of a class without a promise
+    assert limit.value == 10
+    limit = RunningLimit(None)
+    limit.ended(running=8)
+    limit.sampled(running=9, waiting=5, now_s=0.0)
+    limit.ended(running=9)
+    assert limit.value == 9
 
 
 def test_B8_limit_is_what_the_engine_runs_when_requests_wait_inside_it() -> None:
     limit = RunningLimit(None)
+    for _ in range(24):
+        limit.first_token(0.1, 1.0, running=limit.value, now_s=0.0)
     for now_s in (0.0, 0.5):
         limit.sampled(running=16, waiting=9, now_s=now_s)
-    assert limit.value is None
+    assert limit.value == 32
     limit.sampled(running=16, waiting=9, now_s=1.0)
     assert limit.value == 16
 

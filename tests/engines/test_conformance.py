@@ -19,7 +19,7 @@ import pytest
 from wire import LOOPS, run_on
 
 from headworks.engines.vllm import VllmEngine
-from headworks.testing.fake.settings import FakeSettings, like_the_real_one
+from headworks.testing.fake.settings import FakeSettings, Faults, like_the_real_one
 from headworks.testing.fake_engine import FakeEngine
 from headworks.testing.suites import engine as suite
 from headworks.testing.suites.engine import CASES
@@ -61,15 +61,25 @@ class FakeControl:
 
 
 @asynccontextmanager
-async def fake(settings: FakeSettings | None = None) -> AsyncIterator[Subject]:
+async def fake(settings: FakeSettings | None = None, faults: Faults | None = None) -> AsyncIterator[Subject]:
     sizes = replace(like_the_real_one(), running_max=4, queued_max=6)
     engine_fake = FakeEngine(settings or FakeSettings(engine=sizes))
+    engine_fake.faults = faults or engine_fake.faults
     async with engine_fake as url:
         engine = engine_at(url)
         try:
             yield Subject(engine, engine_at, url, "tiny", FakeControl(engine_fake), time.monotonic)
         finally:
             await engine.close()
+
+
+def test_K02_a_refusal_inside_a_stream_passes_the_suite() -> None:
+    async def test() -> None:
+        sizes = replace(like_the_real_one(), running_max=4, queued_max=6)
+        async with fake(FakeSettings(engine=sizes), Faults(busy_inside=True)) as subject:
+            await suite.busy_is_recognised_and_starts_nothing(subject)
+
+    run_on("asyncio", test())
 
 
 @pytest.mark.parametrize("loop", LOOPS)

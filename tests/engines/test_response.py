@@ -60,6 +60,15 @@ def test_E6_counted_answer_is_complete_at_its_length() -> None:
     assert notes.heads == [(200, [(b"content-type", b"application/json"), (b"content-length", b"7")], False)]
 
 
+def test_E6_every_cut_of_a_counted_answer_gives_the_same() -> None:
+    whole = answer(b'{"a":1}')
+    for cut in range(1, len(whole)):
+        notes, reader, complete = read(whole[:cut])
+        assert not complete
+        assert reader.feed(whole[cut:])
+        assert (notes.payload, reader.reusable) == (b'{"a":1}', True)
+
+
 def test_E6_hop_by_hop_headers_and_those_named_in_connection_are_removed() -> None:
     head = b"HTTP/1.1 200 OK\r\nConnection: keep-alive, X-Private\r\nKeep-Alive: timeout=5\r\nX-Private: 1\r\nX-Kept:  2\r\n"
     notes, reader, _ = read(head + b"Upgrade: h2c\r\nContent-Length: 0\r\n\r\n")

@@ -136,6 +136,10 @@ class Heard:
         self.said.append("over")
 
 
+def says_busy(status: int, body: bytes) -> bool:
+    return status == 503 and b"busy" in body
+
+
 class Scene:
     """One request with its client, its relay, and an engine played by the test."""
 
@@ -148,7 +152,9 @@ class Scene:
         chunked: bool = True,
         keep: int = 0,
         every: int = 64,
+        is_busy: Callable[[int, bytes], bool] = says_busy,
     ) -> None:
+        self.is_busy = is_busy
         self.now_s = 100.0
         self.client = FakeClient(chunked)
         self.heard = Heard()
@@ -173,7 +179,7 @@ class Scene:
             samples=samples,
             include_usage_asked=asked,
             rate=self.rate,
-            is_busy=lambda status, body: status == 503 and b"busy" in body,
+            is_busy=self.is_busy,
             clock_s=lambda: self.now_s,
             report_every_events=every,
         )

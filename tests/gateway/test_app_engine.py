@@ -84,12 +84,15 @@ def test_K16_an_answer_that_goes_wrong_in_the_middle_is_settled(kind: str, strea
     run("uvloop", steps())
 
 
-def test_K02_a_busy_engine_is_overload_and_no_failure() -> None:
+@pytest.mark.parametrize("inside", [False, True])
+def test_K02_a_busy_engine_is_overload_and_no_failure(inside: bool) -> None:
+    """Whether it refuses by status, or a stream by its first event."""
+
     async def steps() -> None:
         engine = fake_engine()
         async with scene(engine, classes=PATIENT) as s:
-            engine.faults.busy_times = 2
-            answer = await s.ask(chat("Idempotency-Key: k1"))
+            engine.faults.busy_times, engine.faults.busy_inside = 2, inside
+            answer = await s.ask(chat("Idempotency-Key: k1", stream=inside))
             assert answer.status == 200, "it went back to its place and was sent again"
             assert engine.counters.busy == 2
             await s.settled()

@@ -90,7 +90,7 @@ def test_K14_nothing_is_held_after_everything_went_wrong(seed: int, loop: str) -
             assert answers[500] == 0, "no fault of our own"
             assert s.app.server.counters.faults == 0
             assert s.app.accounts.alarms.get("gateway_fault", 0) == 0
-            assert not s.app.runner._tickets
+            assert not s.app.runner._calls
             await s.until(lambda: not s.app.runner._attempts and not s.app.runner._over, 8.0)
 
     print(f"pytest tests/gateway/test_app_soak.py -k '{seed}-{loop}'")

@@ -9,8 +9,10 @@ import pytest
 from relay_scene import DONE, ERROR, JSON, USAGE, WHOLE, FakeClient, Scene, event, token
 
 from headworks.core.types import Usage
+from headworks.engines.vllm import VllmEngine
 from headworks.gateway.event_stream import EVENT_BYTES_MAX, EventStream
 from headworks.gateway.relay import Relay
+from headworks.testing.fake.asked import BUSY
 
 # streams that end well
 
@@ -168,6 +170,24 @@ def test_K02_busy_told_as_the_first_event_is_busy() -> None:
     scene = Scene().plays(event(error={"message": "busy", "code": 503}), DONE)
     assert scene.heard.said == ["busy", "over"]
     assert scene.client.status == 0
+
+
+@pytest.mark.parametrize("before", [[], [b": keep-alive\n\n"]])
+def test_K02_vllms_valve_inside_a_stream_is_busy_and_not_lost(before: list[bytes]) -> None:
+    """It may look after the head is out: the refusal is then an event of an answer with status 200."""
+    refusal = event(error={"message": BUSY, "type": "Service Unavailable", "param": None, "code": 503})
+    engine = VllmEngine("llama/0", "http://127.0.0.1:1", lambda: 0.0)
+    scene = Scene(is_busy=engine.is_busy).plays(*before, refusal, DONE)
+    assert scene.heard.said == ["busy", "over"]
+    assert (scene.client.status, scene.ended) == (0, 0), "the client is still there to be answered"
+
+
+def test_K02_the_same_words_after_a_token_are_no_refusal() -> None:
+    refusal = event(error={"message": BUSY, "type": "Service Unavailable", "param": None, "code": 503})
+    engine = VllmEngine("llama/0", "http://127.0.0.1:1", lambda: 0.0)
+    scene = Scene(is_busy=engine.is_busy).plays(token("a"), refusal, DONE)
+    assert scene.heard.said == ["first byte", "lost", "over"]
+    assert scene.client.end == "broken"
 
 
 def test_E1_cut_stream_ends_on_an_event_boundary_and_broken() -> None:

@@ -20,6 +20,7 @@ from typing import Any
 from headworks.core import book_snapshot
 from headworks.core.book_audit import audit
 from headworks.core.book_leases import Leases
+from headworks.core.book_records import NOBODY
 from headworks.core.book_table import CHARGED
 from headworks.core.commands import (
     Adopt,
@@ -76,23 +77,24 @@ class Book(Leases):
 
     def apply(self, commands: Sequence[Command], now_ms: int) -> list[Answer]:
         """Run the commands in order at this time of the store's clock."""
-        self._advance(now_ms)
+        if now_ms < self.now_ms or self._behind_ms:
+            self._behind_ms = max(self._behind_ms, self.now_ms - now_ms)
+            now_ms += self._behind_ms
+        self.now_ms = now_ms
+        if now_ms >= self._sweep_due_ms or now_ms >= self._forget_at_ms:
+            self._advance()
+        verbs = self._verbs
         answers = []
         for command in commands:
             self.sequence += 1
-            answers.append(self._verbs[type(command)](command))
+            answers.append(verbs[type(command)](command))
         return answers
 
-    def _advance(self, now_ms: int) -> None:
+    def _advance(self) -> None:
         """What follows from the time alone: leases lapse, and what ended long ago is forgotten."""
-        now_ms += self._behind_ms
-        if now_ms < self.now_ms:
-            self._behind_ms += self.now_ms - now_ms
-            now_ms = self.now_ms
-        self.now_ms = now_ms
-        if now_ms >= self._sweep_due_ms:
+        if self.now_ms >= self._sweep_due_ms:
             self._sweep_boots()
-        if now_ms >= self._forget_at_ms:
+        if self.now_ms >= self._forget_at_ms:
             self._forget_due()
 
     # limits and marks
@@ -177,6 +179,7 @@ class Book(Leases):
         self._replicas = {one["name"]: book_snapshot.replica_from(one, self._entries) for one in value["replicas"]}
         boots = [book_snapshot.boot_from(one, self._entries) for one in value["boots"]]
         self._boots = {boot.owner: boot for boot in boots}
+        self._asking = NOBODY
         self._orphans = {execution: self._entries[execution] for execution in value["orphans"]}
         self._keys = {RequestKey(tenant, name): execution for tenant, name, execution in value["keys"]}
         for line, dues in zip(self._forgetting, value["forgetting"], strict=True):

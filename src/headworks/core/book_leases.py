@@ -34,7 +34,7 @@ class Leases(Testimony):
         if boot is None:
             if len(self._boots) >= BOOTS_MAX:
                 return self._answer("heartbeat", "", "refused", command.beat)
-            boot = self._boots[command.owner] = Boot(command.owner)
+            boot = self._boots[command.owner] = self._asking = Boot(command.owner)
         if boot.departed:
             return self._answer("heartbeat", "", "refused", command.beat)
         boot.alive = True
@@ -148,7 +148,7 @@ class Leases(Testimony):
             if state not in CHARGED:
                 return self._answer_of(verb, entry, "recorded")
             state = CANCELLING
-        entry = Entry(told.execution, state, told.key, told.fingerprint, told.owner)
+        entry = Entry.of(told.execution, state, told.key, told.fingerprint, told.owner)
         self._entries[told.execution] = entry
         entry.reserved_by = told.reserved_by
         entry.seen = told.seen

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headworks.core.book_counters import Counter
+from headworks.core.book_counters import Charges, Counter
 from headworks.core.book_parts import Entry
 from headworks.core.book_proof import Replica
-from headworks.core.book_records import TOMBSTONE_LEASES, TOMBSTONES, Records
+from headworks.core.book_records import NOBODY, TOMBSTONE_LEASES, TOMBSTONES, Records
 from headworks.core.book_table import (
     CANCELLING,
     CLAIMED,
@@ -24,7 +24,7 @@ from headworks.core.book_table import (
     UNKNOWN,
     Move,
 )
-from headworks.core.commands import Answer, Cancel, Grow, Reserve, Shortfall, Start, Stop
+from headworks.core.commands import Answer, Cancel, Grow, Reserve, Shortfall, Start, Stop, plain_answer
 from headworks.core.fair import Mark, Turns
 from headworks.core.types import Charge, Reservation, Usage
 
@@ -39,13 +39,19 @@ class Lives(Records):
 
     def _reserve(self, command: Reserve) -> Answer:
         """Authority is fenced: only a boot whose lease runs may charge."""
-        if not self._lives(command.owner):
+        boot = self._asking
+        if boot.owner is not command.owner:
+            boot = self._asking = self._boots.get(command.owner) or NOBODY
+        if not boot.alive:
             return self._answer("reserve", command.execution, "fenced")
-        return self._go("reserve", "reserve", self._entries.get(command.execution), command)
+        entry = self._entries.get(command.execution)
+        act, move = self._columns["reserve"][UNKNOWN if entry is None else entry.state]
+        return act("reserve", entry, command, move)
 
     def _charge(self, verb: str, entry: Entry | None, command: Reserve, move: Move) -> Answer:
         """Identity, then every limit, then whose turn it is; then charge every scope, or none."""
-        if not self._may_run(entry, command):
+        new = entry is None and command.key is None and len(self._entries) < self._records_max
+        if not new and not self._may_run(entry, command):
             return self._answer("reserve", command.execution, "dead", 0, entry.state if entry else UNKNOWN)
         turns = self._turns.get(command.pool) or self._open_pool(command.pool)
         replica = self._replicas.get(command.replica) or self._open_replica(command.replica)
@@ -70,7 +76,10 @@ class Lives(Records):
             turns.leave_mark(command.flow, command.owner, head, waiting, self.now_ms, granted=True)
         elif marks:
             turns.unmark(command.flow, command.owner)
-        return self._told("granted", command, turns, RESERVED, ())
+        if marks or turns.slots:
+            return self._told(move.outcome, command, turns, move.state, ())
+        owner, sequence = command.owner, self.sequence
+        return plain_answer(verb, command.execution, move.outcome, move.state, owner, sequence, None, "")
 
     def _may_run(self, entry: Entry | None, command: Reserve) -> bool:
         """One key, one execution that may run (A6)."""
@@ -82,7 +91,7 @@ class Lives(Records):
                 return False
         return entry is not None or len(self._entries) < self._records_max or self._room()
 
-    def _take(self, charges: Sequence[Charge]) -> tuple[Sequence[Counter], Sequence[Shortfall]]:
+    def _take(self, charges: Charges) -> tuple[Sequence[Counter], Sequence[Shortfall]]:
         """One step: compare with every limit and charge, or change nothing (A3)."""
         return self.counters.take(charges)
 
@@ -106,26 +115,30 @@ class Lives(Records):
 
     def _told(self, outcome: str, command: Reserve, turns: Turns, state: str, shortfalls: tuple[Shortfall, ...]) -> Answer:
         """An answer with what the whole fleet has waiting (B2)."""
-        waiting = turns.waiting_tokens(self.now_ms) if turns.marks else 0
-        slots = turns.slots_tokens() if turns.slots else 0
         execution, owner, sequence = command.execution, command.owner, self.sequence
+        waiting, slots = turns.waiting_tokens(self.now_ms), turns.slots_tokens()
         return Answer("reserve", execution, outcome, 0, state, shortfalls, None, "", owner, sequence, waiting, slots)
 
     def _admit(self, entry: Entry | None, command: Reserve, replica: Replica, taken: Sequence[Counter]) -> Entry:
         """Write the record of what has just been charged."""
         execution = command.execution
-        if entry is None:
-            entry = Entry(execution, RESERVED, command.key, command.fingerprint, command.owner)
-            self._entries[execution] = self._boots[command.owner].entries[execution] = entry
-        entry.state = RESERVED
-        entry.pool = command.pool
-        entry.replica = command.replica
-        entry.flow = command.flow
-        entry.weights = command.weights
-        entry.cost_tokens = command.cost_tokens
-        entry.charges = command.charges
-        entry.counters = taken
-        entry.reserved_ms = self.now_ms
+        # What was claimed stays what it was claimed as.
+        named = command if entry is None else entry
+        entry = self._entries[execution] = self._asking.entries[execution] = Entry.of(
+            execution,
+            RESERVED,
+            named.key,
+            named.fingerprint,
+            command.owner,
+            command.pool,
+            command.replica,
+            command.flow,
+            command.weights,
+            command.cost_tokens,
+            command.charges,
+            taken,
+            self.now_ms,
+        )
         if command.key is not None:
             self._keys[command.key] = execution
         replica.entries[execution] = entry
@@ -141,7 +154,9 @@ class Lives(Records):
     # running
 
     def _start(self, command: Start) -> Answer:
-        return self._go("start", "start", self._entries.get(command.execution), command)
+        entry = self._entries.get(command.execution)
+        act, move = self._columns["start"][UNKNOWN if entry is None else entry.state]
+        return act("start", entry, command, move)
 
     def _see(self, verb: str, entry: Entry | None, command: Start, move: Move) -> Answer:
         assert entry is not None
@@ -152,9 +167,10 @@ class Lives(Records):
         if move.state:
             entry.state = move.state
             entry.running_sequence = self.sequence
-        if entry.was == RESERVED:
+        elif entry.was == RESERVED:
             entry.was = RUNNING
-        return self._answer_of(verb, entry, move.outcome)
+        execution, state, owner, usage = entry.execution, entry.state, entry.owner, entry.usage
+        return plain_answer(verb, execution, move.outcome, state, owner, self.sequence, usage, entry.evidence)
 
     def _grow_command(self, command: Grow) -> Answer:
         return self._go("grow", "grow", self._entries.get(command.execution), command)
@@ -177,13 +193,10 @@ class Lives(Records):
         entry.charges, entry.counters = _merged(entry, command.charges, taken)
         # Fairness counts plain tokens; memory scopes round them up, so the smallest is nearest.
         grown_tokens = min((amount for _, unit, amount in command.charges if unit == "tokens"), default=0)
-        self._correct_turn(entry, grown_tokens)
+        if entry.flow is not None and grown_tokens:
+            self._turns[entry.pool].correct(entry.flow, entry.weights, grown_tokens)
         entry.cost_tokens += grown_tokens
         return self._answer_of(verb, entry, move.outcome, command.step)
-
-    def _correct_turn(self, entry: Entry, difference_tokens: int) -> None:
-        if entry.flow is not None and difference_tokens:
-            self._turns[entry.pool].correct(entry.flow, entry.weights, difference_tokens)
 
     # ending
 
@@ -207,7 +220,7 @@ class Lives(Records):
         """Nothing was charged. It is remembered, so that a reserve that arrives later finds it dead."""
         if entry is None:
             self._room()
-            entry = self._entries[command.execution] = Entry(command.execution, move.state, None, "", command.owner)
+            entry = self._entries[command.execution] = Entry.of(command.execution, move.state, None, "", command.owner)
         elif entry.state == CLAIMED:
             self._unclaim(entry)
         entry.state = move.state
@@ -219,27 +232,30 @@ class Lives(Records):
         return self._answer_of(verb, entry, move.outcome)
 
     def _stop(self, command: Stop) -> Answer:
+        entry = self._entries.get(command.execution)
         column = STOP_VERBS.get(command.evidence, STOP_PROVED)
-        return self._go(column, "stop", self._entries.get(command.execution), command)
+        act, move = self._columns[column][UNKNOWN if entry is None else entry.state]
+        return act("stop", entry, command, move)
 
     def _end(self, verb: str, entry: Entry | None, command: Stop, move: Move) -> Answer:
         """The one edge that frees."""
         assert entry is not None
-        state = move.ends.get(command.end) if move.ends else None
-        if state is None or not self._admissible(entry, command):
+        ends, evidence, usage = move.ends, command.evidence, command.usage
+        state = ends.get(command.end) if ends else None
+        if state is None or (evidence != "E1" and not self._admissible(entry, command)):
             return self._refuse(verb, entry, command, move)
-        self._finish(entry, state, command.evidence, command.usage)
-        return self._answer_of(verb, entry, move.outcome)
+        self._finish(entry, state, evidence, usage)
+        return plain_answer(verb, entry.execution, move.outcome, state, entry.owner, self.sequence, usage, evidence)
 
     def _admissible(self, entry: Entry, command: Stop) -> bool:
         """E0 is a statement about the speaker: only from the boot that reserved, and only while no byte was seen.
 
         Everything else is a statement about the execution and counts from anyone, fenced or not; but where several
-        engines stand behind one address, only what ended in band says anything.
+        engines stand behind one address, only what ended in band (E1) says anything.
         """
         if command.evidence == "E0":
             return command.owner == entry.reserved_by and not entry.seen
-        return command.evidence in ("E1", "operator") or not self._replicas[entry.replica].several
+        return command.evidence == "operator" or not self._replicas[entry.replica].several
 
     def _finish(self, entry: Entry, state: str, evidence: str, usage: Usage | None) -> None:
         """Give everything back, once: the entry leaves every list of what is charged."""
@@ -247,7 +263,8 @@ class Lives(Records):
         entry.usage = usage
         self._release(entry)
         execution = entry.execution
-        del self._boots[entry.owner].entries[execution]
+        boot = self._asking if self._asking.owner is entry.owner else self._boots[entry.owner]
+        del boot.entries[execution]
         replica = self._replicas[entry.replica]
         del replica.entries[execution]
         replica.ended.append((self.sequence, entry.charges))
@@ -256,13 +273,15 @@ class Lives(Records):
         entry.state = state
         entry.ended_ms = self.now_ms
         entry.counters = ()
-        if usage is not None:
-            self._correct_turn(entry, usage.prompt_tokens + usage.output_tokens - entry.cost_tokens)
-        elif evidence == "E0":
-            self._correct_turn(entry, -entry.cost_tokens)
         self._remember(entry)
         turns = self._turns.get(entry.pool)
-        if turns is not None and turns.marks:
+        if turns is None:
+            return
+        if entry.flow is not None and (usage is not None or evidence == "E0"):
+            used_tokens = 0 if usage is None else usage.prompt_tokens + usage.output_tokens
+            if used_tokens != entry.cost_tokens:
+                turns.correct(entry.flow, entry.weights, used_tokens - entry.cost_tokens)
+        if turns.marks:
             self._wake(turns, entry.pool)
 
     def _release(self, entry: Entry) -> None:
@@ -285,7 +304,7 @@ class Lives(Records):
 
 
 def _merged(
-    entry: Entry, charges: Sequence[Charge], taken: Sequence[Counter]
+    entry: Entry, charges: Charges, taken: Sequence[Counter]
 ) -> tuple[tuple[Charge, ...], tuple[Counter, ...]]:
     """Growth added to the record's charges, one charge for each scope and unit."""
     amounts: dict[tuple[str, str], int] = {}

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headworks.core.book_counters import Counter
+from headworks.core.book_counters import Charges, Counter
 from headworks.core.types import Charge, Owner, RequestKey, Reservation, Usage
 
 Flow = tuple[str, str]
+EVEN = (1.0, 1.0)
 
 
 class Entry:
-    """One execution, from the first command that names it until it is forgotten."""
+    """One execution, from the first command that names it until it is forgotten. It is made by `of`."""
 
     __slots__ = (
         "charges",
@@ -42,39 +43,77 @@ class Entry:
         "weights",
     )
 
-    def __init__(self, execution: str, state: str, key: RequestKey | None, fingerprint: str, owner: Owner) -> None:
-        self.execution = execution
-        self.state = state
-        self.key = key
-        self.fingerprint = fingerprint
-        self.owner = owner
-        self.reserved_by = owner
-        self.was = ""
-        self.seen = False
-        self.pool = ""
-        self.replica = ""
-        self.incarnation = 0
-        """The stamp: set by the first `PutIncarnation` that names it as inside, and by nothing else."""
-        self.charges: Sequence[Charge] = ()
-        self.counters: Sequence[Counter] = ()
-        """The counter of each charge, so that giving back needs no search."""
-        self.flow: Flow | None = None
-        self.weights = (1.0, 1.0)
-        self.cost_tokens = 0
-        self.steps: dict[int, None] | None = None
-        """Growth steps that were counted."""
-        self.usage: Usage | None = None
-        self.evidence = ""
-        self.reserved_ms = 0
-        self.started_ms = 0
-        self.ended_ms = 0
-        self.forget_ms = 0
-        self.running_sequence = 0
-        """The command that made it RUNNING, or that took it back to it."""
-        self.closing_sequence = 0
-        """The command at which it began to be closing or orphaned; 0 while it is neither."""
-        self.closing_ms = 0
-        """When it was last cancelled or orphaned: from here a request never seen may still be on its way for a lease."""
+    execution: str
+    state: str
+    key: RequestKey | None
+    fingerprint: str
+    owner: Owner
+    reserved_by: Owner
+    was: str
+    seen: bool
+    pool: str
+    replica: str
+    incarnation: int
+    """The stamp: set by the first `PutIncarnation` that names it as inside, and by nothing else."""
+    charges: Charges
+    counters: Sequence[Counter]
+    """The counter of each charge, so that giving back needs no search."""
+    flow: Flow | None
+    weights: tuple[float, float]
+    cost_tokens: int
+    steps: dict[int, None] | None
+    """Growth steps that were counted."""
+    usage: Usage | None
+    evidence: str
+    reserved_ms: int
+    started_ms: int
+    ended_ms: int
+    forget_ms: int
+    running_sequence: int
+    """The command that made it RUNNING, or that took it back to it."""
+    closing_sequence: int
+    """The command at which it began to be closing or orphaned; 0 while it is neither."""
+    closing_ms: int
+    """When it was last cancelled or orphaned: from here a request never seen may still be on its way for a lease."""
+
+    @classmethod
+    def of(
+        cls,
+        execution: str,
+        state: str,
+        key: RequestKey | None,
+        fingerprint: str,
+        owner: Owner,
+        pool: str = "",
+        replica: str = "",
+        flow: Flow | None = None,
+        weights: tuple[float, float] = EVEN,
+        cost_tokens: int = 0,
+        charges: Charges = (),
+        counters: Sequence[Counter] = (),
+        reserved_ms: int = 0,
+    ) -> Entry:
+        """The first record of it. Not a constructor: what Python does around one costs as much as all this."""
+        entry = cls()
+        entry.execution = execution
+        entry.state = state
+        entry.key = key
+        entry.fingerprint = fingerprint
+        entry.owner = entry.reserved_by = owner
+        entry.pool = pool
+        entry.replica = replica
+        entry.flow = flow
+        entry.weights = weights
+        entry.cost_tokens = cost_tokens
+        entry.charges = charges
+        entry.counters = counters
+        entry.reserved_ms = reserved_ms
+        entry.was = entry.evidence = ""
+        entry.seen = False
+        entry.steps = entry.usage = None
+        entry.incarnation = entry.started_ms = entry.ended_ms = entry.forget_ms = 0
+        entry.running_sequence = entry.closing_sequence = entry.closing_ms = 0
+        return entry
 
     def reservation(self) -> Reservation:
         """The record as others see it."""
@@ -98,7 +137,7 @@ class Entry:
         )
 
 
-def sequences(charges: Sequence[Charge]) -> int:
+def sequences(charges: Charges) -> int:
     """How many sequences of the engine such charges stand for: the requests among them, one where nothing says so."""
     return max((amount for _, unit, amount in charges if unit == "requests"), default=1)
 

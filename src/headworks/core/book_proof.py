@@ -19,11 +19,12 @@ address: then only in-band evidence counts there.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
+from headworks.core.book_counters import Charges
 from headworks.core.book_parts import Boot, Entry, sequences
 from headworks.core.book_table import CANCELLING, ORPHANED, RUNNING
-from headworks.core.types import Charge, Owner
+from headworks.core.types import Owner
 
 READER_MS = 3000
 FOREIGN_SAMPLES = 3
@@ -77,7 +78,7 @@ class Replica:
         self.name = name
         self.entries: dict[str, Entry] = {}
         """Charged executions on it."""
-        self.ended: deque[tuple[int, Sequence[Charge]]] = deque(maxlen=ENDED_MAX)
+        self.ended: deque[tuple[int, Charges]] = deque(maxlen=ENDED_MAX)
         """(ledger sequence, charges) of what ended lately."""
         self.reader: Owner | None = None
         self.reader_until_ms = 0

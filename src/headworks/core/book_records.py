@@ -13,22 +13,29 @@ from typing import Any
 from headworks.core.book_counters import Counters
 from headworks.core.book_parts import Boot, Entry
 from headworks.core.book_proof import Replica
-from headworks.core.book_table import CANCELLED, CLAIMED, COMPLETED, FAILED, MOVES, REFUSE, TERMINAL, UNKNOWN, Move
-from headworks.core.commands import Answer, Claim, Command, Reassert
+from headworks.core.book_table import CANCELLED, CLAIMED, COMPLETED, FAILED, MOVES, REFUSE, TERMINAL, UNKNOWN, VERBS, Move
+from headworks.core.commands import Answer, Claim, Command, Reassert, plain_answer
 from headworks.core.fair import Turns
 from headworks.core.types import Owner, RequestKey
 
 MINTED_MS = 60_000
+MINTED_STEP_MS = 100
+"""Minted ones are due in steps, so that many are forgotten at once."""
 TOMBSTONE_LEASES = 4
 """A tombstone is remembered for so many leases."""
 WAKES_MAX = 1024
 NEVER_MS = 1 << 62
 MINTED, KEYED, TOMBSTONES = 0, 1, 2
 
+NOBODY = Boot(Owner("", ""))
+NOBODY.alive = False
+
 NOT_ASKED = ("lapse", "adopt")
 """Columns of the table that come of time or of another's offer, not of a command about the execution."""
 
 Act = Callable[[str, Entry | None, Any, Move], Answer]
+Column = dict[str, tuple[Act, Move]]
+"""State → what a command does in it."""
 
 
 class Records:
@@ -46,6 +53,8 @@ class Records:
         """Key → its newest execution."""
         self._orphans: dict[str, Entry] = {}
         self._boots: dict[Owner, Boot] = {}
+        self._asking = NOBODY
+        """The boot that reserved last: most often it is the next one too, and need not be looked up."""
         self._replicas: dict[str, Replica] = {}
         self._turns: dict[str, Turns] = {}
         self._forgetting: tuple[deque[tuple[int, str]], ...] = (deque(), deque(), deque())
@@ -54,13 +63,17 @@ class Records:
         self._wakes: deque[tuple[Owner, str]] = deque(maxlen=WAKES_MAX)
         self.irregular: dict[tuple[str, str], int] = {}
         """(state, verb) → how often a move was asked for that the table does not have."""
-        moves = [move for row in MOVES.values() for verb, move in row.items() if verb not in NOT_ASKED]
-        self._acts: dict[str, Act] = {move.act: getattr(self, f"_{move.act}") for move in (*moves, REFUSE)}
+        self._columns: dict[str, Column] = {verb: self._column(verb) for verb in VERBS if verb not in NOT_ASKED}
+
+    def _column(self, verb: str) -> Column:
+        """The table's column with the method of each act: one look-up says what is to be done in a state."""
+        moves = {state: row.get(verb, REFUSE) for state, row in MOVES.items()}
+        return {state: (getattr(self, f"_{move.act}"), move) for state, move in moves.items()}
 
     def _go(self, column: str, verb: str, entry: Entry | None, command: Command) -> Answer:
         """Do what the table says."""
-        move = MOVES[entry.state if entry is not None else UNKNOWN].get(column, REFUSE)
-        return self._acts[move.act](verb, entry, command, move)
+        act, move = self._columns[column][entry.state if entry is not None else UNKNOWN]
+        return act(verb, entry, command, move)
 
     def _refuse(self, verb: str, entry: Entry | None, command: Command, move: Move) -> Answer:
         state = entry.state if entry is not None else UNKNOWN
@@ -78,8 +91,10 @@ class Records:
 
     def _answer_of(self, verb: str, entry: Entry, outcome: str, step: int = 0) -> Answer:
         """With what the record says."""
-        usage, evidence, owner = entry.usage, entry.evidence, entry.owner
-        return Answer(verb, entry.execution, outcome, step, entry.state, (), usage, evidence, owner, self.sequence)
+        execution, state, owner, usage, evidence = entry.execution, entry.state, entry.owner, entry.usage, entry.evidence
+        if step:
+            return Answer(verb, execution, outcome, step, state, (), usage, evidence, owner, self.sequence)
+        return plain_answer(verb, execution, outcome, state, owner, self.sequence, usage, evidence)
 
     # identity
 
@@ -95,7 +110,7 @@ class Records:
             return self._taken(command, newest)
         if entry is not None or not self._room():
             return self._answer("claim", command.execution, "dead", 0, entry.state if entry else UNKNOWN)
-        entry = Entry(command.execution, CLAIMED, command.key, command.fingerprint, command.owner)
+        entry = Entry.of(command.execution, CLAIMED, command.key, command.fingerprint, command.owner)
         self._entries[command.execution] = self._boots[command.owner].entries[command.execution] = entry
         self._keys[command.key] = command.execution
         return self._answer_of("claim", entry, "claimed")
@@ -127,10 +142,15 @@ class Records:
 
     def _remember(self, entry: Entry) -> None:
         """A given key is answered from memory for long, a minted one for a minute."""
-        if entry.key is None:
-            self._forget_in(MINTED, entry, MINTED_MS)
-        else:
+        if entry.key is not None:
             self._forget_in(KEYED, entry, self._remember_ms)
+            return
+        due_ms = self.now_ms + MINTED_MS
+        due_ms -= due_ms % -MINTED_STEP_MS  # up to the next step
+        entry.forget_ms = due_ms
+        self._forgetting[MINTED].append((due_ms, entry.execution))
+        if due_ms < self._forget_at_ms:
+            self._forget_at_ms = due_ms
 
     def _forget_in(self, line: int, entry: Entry, kept_ms: int) -> None:
         due_ms = entry.forget_ms = self.now_ms + kept_ms
@@ -149,7 +169,8 @@ class Records:
         entry = self._entries.get(execution)
         if entry is not None and entry.forget_ms == due_ms:
             del self._entries[execution]
-            self._free_key(entry)
+            if entry.key is not None:
+                self._free_key(entry)
 
     def _free_key(self, entry: Entry) -> None:
         if entry.key is not None and self._keys.get(entry.key) == entry.execution:

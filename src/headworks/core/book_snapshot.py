@@ -42,7 +42,7 @@ def entry_value(entry: Entry) -> dict[str, Any]:
 def entry_from(value: Any, counters: Counters) -> Entry:
     """The execution of such a value, charged again if it was."""
     key = RequestKey(*value["key"]) if value["key"] else None
-    entry = Entry(value["execution"], value["state"], key, value["fingerprint"], Owner(*value["owner"]))
+    entry = Entry.of(value["execution"], value["state"], key, value["fingerprint"], Owner(*value["owner"]))
     for name in _ENTRY:
         setattr(entry, name, value[name])
     entry.reserved_by = Owner(*value["reserved_by"])

@@ -8,7 +8,7 @@ An execution is *charged* in four states and in no other. Charges come back on o
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 UNKNOWN = ""
 CLAIMED = "CLAIMED"
@@ -36,7 +36,8 @@ STOP_VERBS = {"E0": STOP_UNSENT, "E1": STOP_IN_BAND}
 VERBS = ("reserve", "start", "grow", "cancel", STOP_UNSENT, STOP_IN_BAND, STOP_PROVED, "lapse", "adopt", "reassert")
 
 
-class Move(NamedTuple):
+@dataclass(slots=True)
+class Move:
     """One cell. `act` names the method of the book that carries it out, `outcome` what the answer says."""
 
     act: str

@@ -46,7 +46,8 @@ class Changes:
         self._boot.sampled(replica, sample, now_s)
         unconfirmed = replica.closing or replica.unproved
         every_s = replica.policy.unconfirmed_every_s if unconfirmed else replica.policy.observe_every_s
-        self._desk.observe(replica.name, now_s + every_s)
+        # Counted from its beginning, because proofs wait for the next one; but an engine whose looks take long gets a pause.
+        self._desk.observe(replica.name, max(now_s + every_s / 2, sample.begun_s + every_s))
         return self._pool_of(replica)
 
     def sample_failed(self, event: SampleFailed, now_s: float) -> None:

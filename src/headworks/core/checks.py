@@ -33,9 +33,7 @@ def compare(request: Request, work: Work, lane: Lane, forecast: Forecast, now_s:
     if kv_used is not None:
         rows.append(("memory", pool_scope, kv_used, pool.policy.kv_ratio_max, "kv_ratio", MEMORY_FULL))
     # 3 compute
-    requests_max = pool.requests_limit()
-    if requests_max is not None:
-        rows.append(("compute", pool_scope, pool.requests + work.sequences, requests_max, "requests", POOL_FULL))
+    rows.append(("compute", pool_scope, pool.requests + work.sequences, pool.requests_limit(), "requests", POOL_FULL))
     # 4 fairness
     if not unbounded:
         queued, queued_bytes = pool.queue.of_class(service_class.name)

@@ -243,9 +243,9 @@ class Shortfall:
     limit: int
 
 
-@dataclass(slots=True)
+@dataclass
 class Answer:
-    """What one command came to.
+    """What one command came to. It has no slots: what an answer does not say stays on the class, see `plain_answer`.
 
     `outcome`:
     - Claim: `claimed`; `attach` (a charged or claimed execution of this key lives, see `execution` and `owner`);
@@ -287,3 +287,25 @@ class Answer:
     """TakeReader, PutSample, PutIncarnation, Withdraw: which one."""
     alarms: tuple[tuple[str, str], ...] = ()
     """(name, replica) of what should not be: `evidence_impossible`, `foreign_load`, `several_engines`."""
+
+
+class PlainAnswer(Answer):
+    """An answer about one execution that says no more than `plain_answer` does."""
+
+    __init__ = object.__init__
+
+
+def plain_answer(
+    verb: str, execution: str, outcome: str, state: str, owner: Owner, sequence: int, usage: Usage | None, evidence: str
+) -> Answer:
+    """The ordinary answer, three for every request: the constructor, which writes all the fields, costs twice as much."""
+    answer: Answer = PlainAnswer()
+    answer.verb = verb
+    answer.execution = execution
+    answer.outcome = outcome
+    answer.state = state
+    answer.owner = owner
+    answer.sequence = sequence
+    answer.usage = usage
+    answer.evidence = evidence
+    return answer

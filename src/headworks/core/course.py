@@ -98,6 +98,8 @@ class Course:
         life.failed = event.failed
         if not event.failed:
             self._desk.decider.estimator.observe(life.request, event.usage)
+            if not life.request.stream and life.replica is not None:
+                life.replica.limit.ended(life.replica.requests)
         self._settle(life, "ended", "E1", now_s)
 
     def not_sent(self, event: NotSent, now_s: float) -> Life | None:

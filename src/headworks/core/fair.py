@@ -39,7 +39,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from headworks.core.types import Charge, Owner
+from headworks.core.types import Owner
 
 MARK_MS = 50
 WOKEN_MS = 20
@@ -52,7 +52,8 @@ FLOWS_MAX = 4096
 """Per level. Above, flows with F ≤ V are forgotten, which changes nothing: they would start at V anyway."""
 
 Flow = tuple[str, str]
-Lacking = Callable[[Sequence[Charge]], list[tuple[str, str]]]
+Charges = Sequence[tuple[str, str, int]]
+Lacking = Callable[[Charges], list[tuple[str, str]]]
 
 
 class Level:
@@ -80,7 +81,9 @@ class Level:
 
     def serve(self, name: str, waits: bool, cost_per_weight: float) -> None:
         """A grant: time moves to its start tag."""
-        start = self.finish[name] if waits else self.lift(name)
+        start = self.finish.get(name)
+        if start is None or (start < self.virtual and not waits):
+            start = self.lift(name)
         if start > self.virtual:
             self.virtual = start
         self.finish[name] = start + cost_per_weight
@@ -105,7 +108,7 @@ class Mark:
         self.order = order
         """Marks are numbered as they come: with equal tags the older one is saved for."""
         self.passed = 0
-        self.charges: tuple[Charge, ...] = ()
+        self.charges: Charges = ()
         self.waiting_tokens = 0
         self.expires_ms = 0
         self.woken_ms = 0
@@ -125,7 +128,7 @@ class Mark:
         flow, owner, order, passed, charges, waiting_tokens, expires_ms, woken_ms = value
         mark = cls((flow[0], flow[1]), Owner(*owner), order)
         mark.passed = passed
-        mark.charges = tuple(Charge(*charge) for charge in charges)
+        mark.charges = tuple((scope, unit, amount) for scope, unit, amount in charges)
         mark.waiting_tokens = waiting_tokens
         mark.expires_ms = expires_ms
         mark.woken_ms = woken_ms
@@ -146,7 +149,7 @@ class Turns:
         """Work of the return slots each gateway has open."""
 
     def must_yield(
-        self, flow: Flow, owner: Owner, charges: Sequence[Charge], lacking: Lacking, now_ms: int
+        self, flow: Flow, owner: Owner, charges: Charges, lacking: Lacking, now_ms: int
     ) -> tuple[bool, list[Mark]]:
         """Whether this ask has to let another go first; if not, the marks that its grant would pass."""
         own = self.marks.get((flow, owner))
@@ -176,8 +179,9 @@ class Turns:
             level = self.tenants[flow[0]] = Level()
         self.classes.serve(flow[0], class_waits, cost_tokens / weights[0])
         level.serve(flow[1], flow_waits, cost_tokens / weights[1])
-        for mark in passing:
-            mark.passed += 1
+        if passing:
+            for mark in passing:
+                mark.passed += 1
 
     def correct(self, flow: Flow, weights: tuple[float, float], difference_tokens: int) -> None:
         """More (or less) was used than was charged."""
@@ -187,7 +191,7 @@ class Turns:
             level.correct(flow[1], difference_tokens / weights[1])
 
     def leave_mark(
-        self, flow: Flow, owner: Owner, charges: tuple[Charge, ...], waiting_tokens: int, now_ms: int, *, granted: bool
+        self, flow: Flow, owner: Owner, charges: Charges, waiting_tokens: int, now_ms: int, *, granted: bool
     ) -> None:
         """The flow waits at this gateway: with this head, or after a grant with one that is taken to be like it."""
         mark = self.marks.get((flow, owner))
@@ -317,5 +321,5 @@ class Turns:
             del self.marks[key]
 
 
-def _takes_of_all(charges: Sequence[Charge], lacks: Sequence[tuple[str, str]]) -> bool:
+def _takes_of_all(charges: Charges, lacks: Sequence[tuple[str, str]]) -> bool:
     return all(any((one, counted) == (scope, unit) for one, counted, _ in charges) for scope, unit in lacks)

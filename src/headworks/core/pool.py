@@ -142,7 +142,7 @@ class Replica:
         if kv_used is not None and kv_used > self.policy.kv_ratio_max:
             return "kv_saturation"
         limit = self.limit.value
-        if limit is not None and self.requests and self.requests + work.sequences > limit:
+        if self.requests and self.requests + work.sequences > limit:
             return "queue_timeout"
         if self.tokens_max is not None and self.tokens + work.kv_tokens > self.tokens_max:
             return "queue_timeout"
@@ -215,17 +215,11 @@ class Pool:
         self._note_single()
         self.learn_capacity()
 
-    def requests_limit(self) -> int | None:
-        """Places in all running batches together, or None while one has no limit."""
+    def requests_limit(self) -> int:
+        """Places in all running batches together."""
         if self.single is not None:
             return self.single.limit.value
-        total = 0
-        for replica in self.replicas.values():
-            limit = replica.limit.value
-            if limit is None:
-                return None
-            total += limit
-        return total
+        return sum(replica.limit.value for replica in self.replicas.values())
 
     def largest_tokens(self) -> int | None:
         """What no single request can pass: one replica's memory, and the pool's own limit."""

@@ -265,14 +265,13 @@ class Connection(asyncio.Protocol):
                     passage.left -= 1
                     passage.write(data)
                     return
-            self._passage = None
         reader = self._reader
         self._heard = True
         try:
-            if reader.feed(data):
+            complete = reader.feed(data)
+            self._passage = reader.passage
+            if complete:
                 self._answer_complete()
-            else:
-                self._passage = reader.passage
         except BrokenAnswer as error:
             self._lose(f"the engine sent {error}")
 
@@ -314,7 +313,6 @@ class Connection(asyncio.Protocol):
     def abort_call(self) -> None:
         """Tell the engine that nobody wants this any more, and keep reading: what follows is evidence."""
         self.resume()
-        self._passage = None
         transport, pool = self.transport, self._pool
         assert transport is not None
         if transport.is_closing():

@@ -127,15 +127,17 @@ class AnswerReader:
     # The head.
 
     def _feed_head(self, received: bytes) -> bool:
-        buffer = self._held + received if self._held else received
+        buffer, searched = received, 0
+        if self._held:
+            buffer, searched = self._held + received, max(0, len(self._held) - 3)
         while True:
-            end = buffer.find(b"\r\n\r\n", max(0, len(self._held) - 3)) + 4
+            end = buffer.find(b"\r\n\r\n", searched) + 4
             if end > HEAD_BYTES_MAX or (end < 4 and len(buffer) > HEAD_BYTES_MAX):
                 raise BrokenAnswer(f"a head over {HEAD_BYTES_MAX} bytes")
             if end < 4:
                 self._held = buffer
                 return False
-            self._held = b""
+            self._held, searched = b"", 0
             interim = self._read_head(buffer[: end - 4].split(b"\r\n"))
             buffer = buffer[end:]
             if not interim:
@@ -160,12 +162,6 @@ class AnswerReader:
                 raise BrokenAnswer(f"status {status}, which nobody asked for")
             return True
         del lines[0]
-        headers = self._read_headers(status, http_1_0, lines)
-        self._listener.on_head(status, headers, self._framing == _CHUNKED)
-        return False
-
-    def _read_headers(self, status: int, http_1_0: bool, lines: list[bytes]) -> list[tuple[bytes, bytes]]:
-        """Decide how the body ends; return the headers that concern more than this connection."""
         kept: list[tuple[bytes, bytes]] = []
         length = coding = None
         connection: list[bytes] = []
@@ -189,7 +185,8 @@ class AnswerReader:
             if b"close" in connection:
                 self.reusable = False
             kept = [header for header in kept if header[0] not in connection]
-        return kept
+        self._listener.on_head(status, kept, self._framing == _CHUNKED)
+        return False
 
     def _decide_framing(self, status: int, http_1_0: bool, length: bytes | None, coding: bytes | None) -> None:
         if coding is not None:

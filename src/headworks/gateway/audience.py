@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from headworks.gateway.http.answer import header_lines
 from headworks.gateway.reply import KEPT_FROM_ENGINE, Answer, Headers, Ids, error_event, failure
 
 EngineHeaders = Sequence[tuple[bytes, bytes]]
@@ -24,8 +25,8 @@ class Client(Protocol):
     def chunked(self) -> bool: ...
     def on_gone(self, callback: Callable[[], None]) -> None: ...
     def on_flow(self, pause: Callable[[], None], resume: Callable[[], None]) -> None: ...
-    def respond(self, status: int, headers: Headers, body: bytes) -> None: ...
-    def start(self, status: int, headers: Headers, length: int | None) -> None: ...
+    def respond(self, status: int, headers: Headers | bytes, body: bytes) -> None: ...
+    def start(self, status: int, headers: Headers | bytes, length: int | None) -> None: ...
     def write(self, payload: bytes) -> None: ...
     def write_raw(self, raw: bytes) -> None: ...
     def finish(self) -> None: ...
@@ -44,7 +45,9 @@ class _Member:
 
     __slots__ = ("audience", "client", "ended", "headers", "ids", "slow")
 
-    def __init__(self, audience: Audience, client: Client, ids: Ids, headers: Headers, ended: Callable[[], None]) -> None:
+    def __init__(
+        self, audience: Audience, client: Client, ids: Ids, headers: Headers | bytes, ended: Callable[[], None]
+    ) -> None:
         self.audience = audience
         self.client = client
         self.ids = ids
@@ -101,11 +104,11 @@ class Audience:
 
     # who listens
 
-    def join(self, client: Client, ids: Ids, headers: Headers, ended: Callable[[], None]) -> bool:
+    def join(self, client: Client, ids: Ids, headers: Headers | bytes, ended: Callable[[], None]) -> bool:
         """Take a client in and give it what there was so far. False: that was not kept, so it cannot share this answer.
 
-        `headers` are those of this client (`reply.own_headers`): its ids, its wait, its tenant's limits. `ended` is
-        called once when its answer is complete or has failed; a client that leaves before is not told so.
+        `headers` are those of this client (`reply.own_headers` or `own_lines`): its ids, its wait, its tenant's limits.
+        `ended` is called once when its answer is complete or has failed; a client that leaves before is not told so.
         """
         if self.failed or (self.started and self._kept is None):
             return False
@@ -255,14 +258,15 @@ class Audience:
         self._source = None
         return members
 
-    def _head(self, headers: Headers) -> Headers:
+    def _head(self, headers: Headers | bytes) -> Headers | bytes:
         """What of the engine's head a client gets to see, and then its own."""
-        head = []
+        head: Headers = []
         for pair in self._engine_headers:
             if pair[0] in KEPT_FROM_ENGINE:
                 head.append(pair)
-        head += headers
-        return head
+        if isinstance(headers, bytes):
+            return header_lines(head) + headers
+        return head + headers
 
     def _keep(self, payload: bytes) -> None:
         if self._kept is None:

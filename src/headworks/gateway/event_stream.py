@@ -11,9 +11,12 @@ is held until it is whole, so that whatever is written to a client ends on an ev
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import msgspec
+
+from headworks.engines.base import Passage
 
 TAIL_BYTES_MAX = 256
 EVENT_BYTES_MAX = 10 * 1024 * 1024
@@ -62,13 +65,21 @@ decode_piece = msgspec.json.Decoder(Piece).decode
 class EventStream:
     """One answer's events. `take` is given what came and returns what the client gets of it."""
 
-    __slots__ = ("_boundary", "_carry", "_hide_usage", "_samples", "done", "error", "finished", "token_events", "usage")
+    # fmt: off
+    __slots__ = (
+        "_boundary", "_carry", "_hide_usage", "_left", "_passage", "_samples", "done", "error", "finished", "token_events",
+        "usage",
+    )
+    # fmt: on
 
     def __init__(self, samples: int, include_usage_asked: bool) -> None:
         self._samples = samples
         self._hide_usage = not include_usage_asked
         self._boundary = _LF
         self._carry = bytearray()
+        self._passage: Passage | None = None
+        self._left = 0
+        """What was left of the passage when it was last looked at; the difference has gone to the client since."""
         self.token_events = 0
         """Events with a choice in them, so about as many as tokens."""
         self.finished: dict[int, str] = {}
@@ -88,19 +99,37 @@ class EventStream:
                 return payload
         return self._take_apart(payload)
 
-    def plain_tail(self, frame: bytes) -> bytes:
-        """How a frame ends that holds one line, of one token, and no more; empty if this frame is not of that kind.
+    def let_pass(self, frame: bytes, left: int, write: Callable[[bytes], None]) -> Passage | None:
+        """Leave for frames like this one to pass unseen, if it holds one line, of one token.
 
-        All that stands from `"finish_reason":null` on is the same in every token's event of a stream. So a later frame of
-        one line that ends in the very same bytes tells of a token and of nothing else.
+        What stands from `"finish_reason":null` on is the same in every token's event of a stream. So a later frame of one
+        line that ends in the very same bytes tells of a token and of nothing else.
         """
         begin = frame.rfind(_UNFINISHED)
         if self._samples != 1 or self._carry or begin < 0 or len(frame) - begin > TAIL_BYTES_MAX:
-            return b""
+            return None
         tail = frame[begin:]
-        if tail.find(b"\n") == len(tail) - len(_FRAME_END) and tail.endswith(_FRAME_END):
-            return tail
-        return b""
+        if not tail.endswith(_FRAME_END) or tail.find(b"\n") != len(tail) - len(_FRAME_END):
+            return None
+        passage = self._passage
+        if passage is None:
+            passage = self._passage = Passage()
+        passage.tail, passage.write = tail, write
+        passage.left = self._left = left
+        return passage
+
+    def count_passed(self) -> bool:
+        """Count the frames that have passed unseen. Whether there were any since the last count."""
+        if self._passage is None or self._passage.left == self._left:
+            return False
+        self.token_events += self._left - self._passage.left
+        self._left = self._passage.left
+        return True
+
+    def let_none_pass(self) -> None:
+        """From now on every frame is to be seen again. What has passed must have been counted."""
+        if self._passage is not None:
+            self._passage.left = self._left = 0
 
     def close(self) -> bytes:
         """The stream is over: an event that lacks only its empty line counts."""

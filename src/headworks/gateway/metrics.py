@@ -10,7 +10,7 @@ the table, else `other`. A series that would pass the budget is not made; its fa
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
@@ -57,6 +57,19 @@ class Histogram:
         self._counts[bisect_left(self._bounds, value)] += 1
         self.total += value
 
+    def observe_all(self, values: list[float]) -> None:
+        """Each of them. Sorting many and then looking for the bounds costs a fifth of placing each among the bounds."""
+        values.sort()
+        counts, placed, number = self._counts, 0, len(values)
+        for index, bound in enumerate(self._bounds):
+            if placed == number:
+                break
+            upto = bisect_right(values, bound, placed)
+            counts[index] += upto - placed
+            placed = upto
+        counts[-1] += number - placed
+        self.total += sum(values)
+
     def render(self, out: list[str]) -> None:
         running = 0
         lines = self._lines
@@ -76,8 +89,8 @@ class Registry:
         self._allowed: dict[str, frozenset[str]] = {label: frozenset(values) for label, values in CLOSED.items()}
         self._counters: dict[str, dict[tuple[str, ...], Counter]] = {}
         self._histograms: dict[str, dict[tuple[str, ...], Histogram]] = {}
-        self.generation = 0
-        """Changes with what labels may be: whoever keeps series asks for them anew then."""
+        self.before_look: Callable[[], None] = _nothing
+        """Called before anything is shown, or labels become others: who counts several at a time does it then."""
         self.series = 0
         """Lines made so far, gauges apart."""
         self.series_refused = 0
@@ -85,8 +98,8 @@ class Registry:
     def allow(self, label: str, values: Iterable[str]) -> None:
         """The values a configured label may take, such as the names of all tenants. A reload replaces them."""
         assert label in CONFIGURED, label
+        self.before_look()
         self._allowed[label] = frozenset(values)
-        self.generation += 1
 
     def counter(self, name: str, *values: str) -> Counter:
         """The series of these label values, in the order of the table. Keep it where it is counted often."""
@@ -137,6 +150,7 @@ class Registry:
 
     def render(self) -> bytes:
         """The whole exposition."""
+        self.before_look()
         out: list[str] = []
         for name, counters in self._counters.items():
             _head(out, METRICS[name])
@@ -170,6 +184,10 @@ class Registry:
             metric = METRICS[name]
             _head(out, metric)
             out += [f"{_line(name, metric.labels, labels)}{value!r}" for labels, value in series.items()]
+
+
+def _nothing() -> None:
+    """Until somebody counts."""
 
 
 def _metric(name: str, kind: str) -> Metric:

@@ -12,7 +12,7 @@ is an ordinary answer with its own status.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
@@ -20,6 +20,7 @@ from headworks.core.types import Usage
 from headworks.engines.base import Passage, Upstream
 from headworks.gateway.audience import Audience, EngineHeaders
 from headworks.gateway.event_stream import ABORTED, EventStream, Piece, WireUsage, decode_piece
+from headworks.gateway.follower import Follower
 
 ANSWER_BYTES_MAX = 64 * 1024 * 1024
 """An answer that is not streamed is held until it is whole. Beyond this it is given up."""
@@ -27,37 +28,6 @@ RATE_EVENTS_MAX = 10_000
 """How far back the tokens per event of a replica are remembered."""
 HIDDEN_STATUSES = frozenset({401, 403, 407})
 """The engine's opinion of our own credentials is nothing a client could act on."""
-
-
-class Follower(Protocol):
-    """Who is told what became of an execution."""
-
-    def first_byte(self) -> None:
-        """The engine has begun: its first event, or the first bytes of a whole answer."""
-
-    def progressed(self, output_tokens: int) -> None:
-        """So many tokens, all samples together, counted from events."""
-
-    def slow(self, paused: bool) -> None:
-        """Reading from the engine was paused for a slow client, or goes on."""
-
-    def stopped(self, usage: Usage, failed: bool) -> None:
-        """It ended in band (E1). `failed`: with an error answer, so nothing of it runs."""
-
-    def lost(self, cause: str) -> None:
-        """It may still run."""
-
-    def not_sent(self, reason: str) -> None:
-        """Nothing was written, and the audience has not been answered."""
-
-    def busy(self) -> None:
-        """The engine refused it for want of room, and the audience has not been answered."""
-
-    def closed(self) -> None:
-        """After an abort: the engine's server closed its side."""
-
-    def over(self) -> None:
-        """Nothing more will come from this execution's connection. The last call, once."""
 
 
 class EventRate:
@@ -96,10 +66,8 @@ class Relay:
         "_include_usage_asked",
         "_is_busy",
         "_last_s",
-        "_left",
         "_more",
         "_over",
-        "_passage",
         "_rate",
         "_report_at_events",
         "_report_every_events",
@@ -148,9 +116,6 @@ class Relay:
         self._over = False
         self._aborted = False
         self._started_s = self._last_s = clock_s()
-        self._passage: Passage | None = None
-        self._left = 0
-        """What was left of the passage when it was last looked at; the difference has gone to the client since."""
         self.paused = False
         audience.fed_by(self)
 
@@ -240,7 +205,6 @@ class Relay:
         self._finish()
 
     def on_lost(self, cause: str) -> None:
-        self._close_passage()
         events = self._events
         if self._told and events is not None and events.done and events.complete:
             self._audience.finish()  # it was whole; only the connection's own end is missing
@@ -262,32 +226,19 @@ class Relay:
     # streams
 
     def _open_passage(self, raw: bytes, events: EventStream) -> Passage | None:
-        """Let frames like this one pass, if it tells of nothing but a token, up to the one that is to be reported."""
+        """Let frames like this one pass by themselves, up to the one that is to be reported."""
         left = self._report_at_events - events.token_events - 1
-        if left <= 0 or self._told or self._aborted or self.paused:
-            return None
-        tail = events.plain_tail(raw)
-        write = self._audience.straight() if tail else None
-        if write is None:
-            return None
-        passage = self._passage
-        if passage is None:
-            passage = self._passage = Passage()
-        passage.tail, passage.write = tail, write
-        passage.left = self._left = left
-        return passage
+        write = self._audience.straight() if left > 0 else None
+        return None if write is None else events.let_pass(raw, left, write)
 
     def _count_passed(self) -> None:
-        """Take note of frames that have passed by themselves: each was a token, and the engine was heard."""
-        if self._passage is not None and self._events is not None and self._passage.left != self._left:
-            self._events.token_events += self._left - self._passage.left
-            self._left = self._passage.left
+        if self._events is not None and self._events.count_passed():
             self._last_s = self._clock_s()
 
     def _close_passage(self) -> None:
-        if self._passage is not None:
-            self._count_passed()
-            self._passage.left = self._left = 0
+        self._count_passed()
+        if self._events is not None:
+            self._events.let_none_pass()
 
     def _end_stream(self, events: EventStream) -> None:
         self._close_passage()
@@ -400,7 +351,6 @@ class Relay:
 
     def _report(self) -> None:
         """The last count of something that will not say its usage."""
-        self._count_passed()
         if self._events is not None and self._events.token_events:
             self._follower.progressed(self.output_tokens)
 

@@ -141,16 +141,50 @@ def http_error(status: int, code: str, message: str) -> tuple[Headers, bytes]:
 
 def own_headers(ids: Ids, waited_s: float, allowance: Allowance | None = None, degraded: str = "") -> Headers:
     """What every answer carries, streams included."""
-    headers: Headers = [
-        (b"X-Request-Id", ids.request_id),
-        (b"Idempotency-Key", ids.idempotency_key),
-        (b"Queue-Wait", b"%.3f" % waited_s),
-    ]
-    if allowance is not None:
-        _limits(headers, allowance)
+    headers: Headers = []
+    for line in own_lines(ids, waited_s, allowance).split(b"\r\n")[:-1]:
+        name, _, value = line.partition(b": ")
+        headers.append((name, value))
     if degraded:
         headers.append((b"Headworks-Degraded", degraded.encode("latin-1", "replace")))
     return headers
+
+
+def own_lines(ids: Ids, waited_s: float, allowance: Allowance | None = None) -> bytes:
+    """The same as whole lines, as they are sent. The ids were checked, and everything else in them is ours."""
+    wait = b"0.000" if 0.0 <= waited_s < 0.0005 else b"%.3f" % waited_s
+    lines = _EVERY_ANSWER % (ids.request_id, ids.idempotency_key, wait)
+    if allowance is None:
+        return lines
+    if allowance.requests_limit is not None:
+        lines += _REQUESTS_LEFT % (
+            allowance.requests_limit,
+            allowance.requests_remaining,
+            b"0ms" if allowance.requests_reset_s == 0.0 else duration(allowance.requests_reset_s).encode(),
+        )
+    if allowance.tokens_limit is not None:
+        lines += _TOKENS_LEFT % (
+            allowance.tokens_limit,
+            allowance.tokens_remaining,
+            b"0ms" if allowance.tokens_reset_s == 0.0 else duration(allowance.tokens_reset_s).encode(),
+        )
+    return lines
+
+
+def _lines(*headers: tuple[bytes, bytes]) -> bytes:
+    """What gives their lines when the values are put in."""
+    return b"".join([b"%b: %b\r\n" % header for header in headers])
+
+
+_EVERY_ANSWER = _lines((b"X-Request-Id", b"%b"), (b"Idempotency-Key", b"%b"), (b"Queue-Wait", b"%b"))
+_REQUESTS_LEFT = _lines(
+    (b"x-ratelimit-limit-requests", b"%d"),
+    (b"x-ratelimit-remaining-requests", b"%d"),
+    (b"x-ratelimit-reset-requests", b"%b"),
+)
+_TOKENS_LEFT = _lines(
+    (b"x-ratelimit-limit-tokens", b"%d"), (b"x-ratelimit-remaining-tokens", b"%d"), (b"x-ratelimit-reset-tokens", b"%b")
+)
 
 
 def kept_headers(engine_headers: Sequence[tuple[bytes, bytes]]) -> Headers:
@@ -168,21 +202,6 @@ def duration(seconds: float) -> str:
     minutes, rest = divmod(math.ceil(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}h{minutes}m{rest}s" if hours else f"{minutes}m{rest}s"
-
-
-def _limits(headers: Headers, allowance: Allowance) -> None:
-    if allowance.requests_limit is not None:
-        headers += (
-            (b"x-ratelimit-limit-requests", b"%d" % allowance.requests_limit),
-            (b"x-ratelimit-remaining-requests", b"%d" % allowance.requests_remaining),
-            (b"x-ratelimit-reset-requests", duration(allowance.requests_reset_s).encode()),
-        )
-    if allowance.tokens_limit is not None:
-        headers += (
-            (b"x-ratelimit-limit-tokens", b"%d" % allowance.tokens_limit),
-            (b"x-ratelimit-remaining-tokens", b"%d" % allowance.tokens_remaining),
-            (b"x-ratelimit-reset-tokens", duration(allowance.tokens_reset_s).encode()),
-        )
 
 
 def _answer(

@@ -10,12 +10,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping
-from types import TracebackType
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 from headworks.core import effects, events
 from headworks.core.commands import Answer
+from headworks.core.effects import Ask, Record
 from headworks.core.gate import Gate
 from headworks.core.seams import LedgerStore
 from headworks.core.types import Capacity, Decision, Execution, Request
@@ -44,12 +44,8 @@ class Call(Protocol):
         """Answer the client that it does not run."""
         ...
 
-    def enter(self, ticket: Ticket) -> None:
-        """This is its ticket: `ticket.end()` when the client has had its whole answer."""
-        ...
-
-    def watch(self, leave: Callable[[], None]) -> None:
-        """Call back when the client has gone, at once if it has."""
+    def ended(self) -> None:
+        """It is over: its client has had its whole answer."""
         ...
 
 
@@ -77,50 +73,6 @@ class Recorder(Protocol):
     def loop_lag(self, seconds: float) -> None: ...
 
 
-class Ticket:
-    """A request's stay: entering it hands the request to the gate, leaving it early means its client has left."""
-
-    __slots__ = ("_call", "_ended", "_runner")
-
-    def __init__(self, runner: Runner, call: Call) -> None:
-        self._runner = runner
-        self._call = call
-        self._ended: asyncio.Future[None] | None = None
-
-    async def __aenter__(self) -> Ticket:
-        self._call.enter(self)
-        self._runner.arrive(self)
-        self._call.watch(self.leave)
-        return self
-
-    @property
-    def call(self) -> Call:
-        return self._call
-
-    async def ended(self) -> None:
-        """Return when the client has had its whole answer, or has left."""
-        if self._runner.is_here(self):
-            self._ended = asyncio.get_running_loop().create_future()
-            await self._ended
-
-    def end(self) -> None:
-        """Called once the answer is complete, whatever it was."""
-        self._runner.forget(self)
-        if self._ended is not None and not self._ended.done():
-            self._ended.set_result(None)
-
-    def leave(self) -> None:
-        """The client has gone."""
-        if self._runner.is_here(self):
-            self.end()
-            self._runner.feed(events.ClientGone(self._call.request.id))
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.leave()
-
-
 class Runner:
     """Feeds the gate and does what it says."""
 
@@ -139,7 +91,7 @@ class Runner:
         self._clock_s = clock_s
         self._events: deque[events.Event] = deque()
         self._handling = False
-        self._tickets: dict[str, Ticket] = {}
+        self._calls: dict[str, Call] = {}
         self._attempts: dict[str, Attempt] = {}
         self._refused_arrivals: dict[str, Exception] = {}
         self._over: set[str] = set()
@@ -149,12 +101,10 @@ class Runner:
         """Who else wants to know what an engine said of itself."""
         self._timer: asyncio.TimerHandle | None = None
         self._silence: asyncio.TimerHandle | None = None
-        self._perform: dict[type[Any], Callable[[Any], None]] = {
-            effects.Ask: self._ask,
+        self._perform: dict[type[Any], Callable[[Any], None]] = {  # beside those of every request, which `_do` knows
             effects.Run: self._run,
             effects.Abort: self._abort,
             effects.Reply: self._reply,
-            effects.Record: self._record,
             effects.Observe: self._observe,
             effects.Alarm: self._alarm,
             effects.WakeAt: self._wake_at,
@@ -175,49 +125,57 @@ class Runner:
             attempt.check_silence(now_s)
         self._silence = asyncio.get_running_loop().call_later(SILENCE_LOOK_S, self._check_silence, now_s + SILENCE_LOOK_S)
 
-    def admit(self, call: Call) -> Ticket:
-        """A place for one request; it owns the ending. `async with runner.admit(call) as ticket: await ticket.ended()`."""
-        return Ticket(self, call)
+    def admit(self, call: Call) -> None:
+        """Hand a request to the gate. Whoever does so owns the ending: `forget`, and `ClientGone` if it left before.
 
-    def arrive(self, ticket: Ticket) -> None:
-        """Hand it to the gate. Raises what went wrong there: it has not arrived then, and is answered as a fault of ours."""
-        request = ticket.call.request
-        self._tickets[request.id] = ticket
+        Raises what went wrong in the gate: it has not arrived then, and is answered as a fault of ours.
+        """
+        request = call.request
+        self._calls[request.id] = call
         self.feed(events.Arrived(request))
         if self._refused_arrivals:
             fault = self._refused_arrivals.pop(request.id, None)
             if fault is not None:
-                self.forget(ticket)
+                self.forget(request.id)
                 raise fault
 
-    def is_here(self, ticket: Ticket) -> bool:
-        return ticket.call.request.id in self._tickets
-
-    def forget(self, ticket: Ticket) -> None:
-        self._tickets.pop(ticket.call.request.id, None)
+    def forget(self, name: str) -> None:
+        """Nobody waits for this arrival any more."""
+        self._calls.pop(name, None)
 
     def feed(self, event: events.Event) -> None:
-        """Take an event in, and everything that follows from it at once. The clock is read once for each."""
-        self._events.append(event)
+        """Take an event in, and everything that follows from it at once, all at the same time by the clock.
+
+        A fault of ours costs that event or that effect, and nothing beside it.
+        """
+        waiting = self._events
+        waiting.append(event)
         if self._handling:
             return
         self._handling = True
+        now_s = self._clock_s()
         try:
-            while self._events:
-                self._take(self._events.popleft())
+            while waiting:
+                event = waiting.popleft()
+                try:
+                    made = self.gate.handle(event, now_s)
+                except Exception as fault:
+                    self._faulted(event, fault)
+                    continue
+                if made:
+                    self._do(made)
         finally:
             self._handling = False
 
-    def _take(self, event: events.Event) -> None:
-        """One event and all its effects. A fault of ours costs that event or that effect, and nothing beside it."""
-        try:
-            made = self.gate.handle(event, self._clock_s())
-        except Exception as fault:
-            self._faulted(event, fault)
-            return
+    def _do(self, made: Iterable[effects.Effect]) -> None:
         for effect in made:
             try:
-                self._perform[type(effect)](effect)
+                if type(effect) is Ask:
+                    self._store.apply(effect.commands, self._answered)
+                elif type(effect) is Record:
+                    self._recorder.record(effect.record)
+                else:
+                    self._perform[type(effect)](effect)
             except Exception as fault:
                 self._faulted(effect, fault)
 
@@ -236,22 +194,20 @@ class Runner:
 
     # effects
 
-    def _ask(self, effect: effects.Ask) -> None:
-        self._store.apply(effect.commands, self._answered)
-
     def _answered(self, answers: list[Answer]) -> None:
         self.feed(events.LedgerAnswered(answers))
 
     def _run(self, effect: effects.Run) -> None:
-        ticket = self._tickets.get(effect.id)
-        if ticket is None:  # it left in this very turn: nothing has been sent, and nothing will be
+        call = self._calls.get(effect.id)
+        if call is None:  # it left in this very turn: nothing has been sent, and nothing will be
             self.feed(events.NotSent(effect.execution.id, "gone"))
             return
-        attempt = ticket.call.send(self._engines[effect.execution.replica], effect)
-        if effect.execution.id in self._over:  # it ended before `send` returned
-            self._over.discard(effect.execution.id)
+        execution, replica = effect.execution
+        attempt = call.send(self._engines[replica], effect)
+        if execution in self._over:  # it ended before `send` returned
+            self._over.discard(execution)
         else:
-            self._attempts[effect.execution.id] = attempt
+            self._attempts[execution] = attempt
 
     def ended(self, execution: Execution, outcome: str) -> None:
         """Nothing more will come from this execution's connection. `outcome` is empty if nothing was sent on it."""
@@ -266,13 +222,10 @@ class Runner:
             attempt.abort(effect.reason)
 
     def _reply(self, effect: effects.Reply) -> None:
-        ticket = self._tickets.get(effect.id)
-        if ticket is not None:
-            ticket.call.refuse(effect.decision)
-            ticket.end()
-
-    def _record(self, effect: effects.Record) -> None:
-        self._recorder.record(effect.record)
+        call = self._calls.get(effect.id)
+        if call is not None:
+            call.refuse(effect.decision)
+            call.ended()
 
     def _observe(self, effect: effects.Observe) -> None:
         sampler = self._samplers.get(effect.replica)
@@ -295,14 +248,13 @@ class Runner:
         """Stop admitting, let streams run up to the limit, then cut them; returns when nothing is left to settle here."""
         self.feed(events.Drain(self._clock_s() + limit_s))
         for _ in range(int((limit_s + CLOSE_S) / DRAIN_LOOK_S)):
-            if self.gate.drained() and not self._tickets:
+            if self.gate.drained() and not self._calls:
                 return
             await asyncio.sleep(DRAIN_LOOK_S)
 
     async def close(self) -> None:
         """The last act: release the boot, so that what could not be proved stopped is adopted at once."""
-        for effect in self.gate.depart():
-            self._perform[type(effect)](effect)
+        self._do(self.gate.depart())
         for timer in (self._timer, self._silence):
             if timer is not None:
                 timer.cancel()

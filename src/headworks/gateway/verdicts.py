@@ -40,15 +40,14 @@ class RowTexts:
 
     def join(self, rows: Sequence[Row]) -> msgspec.Raw:
         """All of them, as one array."""
-        texts = self._texts
         try:
-            return msgspec.Raw(b"[%b]" % b",".join([texts[row] for row in rows]))
+            joined = b",".join(map(self._texts.__getitem__, rows))
         except KeyError:
-            return msgspec.Raw(b"[%b]" % b",".join([texts[row] if row in texts else self._text(row) for row in rows]))
+            joined = b",".join([self._texts.get(row) or self._text(row) for row in rows])
+        return msgspec.Raw(b"[" + joined + b"]")
 
     def _text(self, row: Row) -> bytes:
         if len(self._texts) >= TEXTS_MAX:
             self._texts.clear()
-        (verdict,) = verdicts((row,))
-        text = self._texts[row] = self._encode(ShownVerdict(*verdict))
+        text = self._texts[row] = self._encode(ShownVerdict(*verdicts((row,))[0]))
         return text

@@ -26,7 +26,7 @@ from headworks.testing.fake.asked import Asked, Refused, busy, decode, parse, pr
 from headworks.testing.fake.control import control
 from headworks.testing.fake.driver import Driver
 from headworks.testing.fake.exposition import Counters, damaged, exposition
-from headworks.testing.fake.generation import Choice, Generation
+from headworks.testing.fake.generation import Choice, Generation, refuse_inside
 from headworks.testing.fake.http import HttpConnection, HttpRequest
 from headworks.testing.fake.settings import FakeSettings, Faults
 from headworks.testing.fake.tokenizer import block_names
@@ -155,7 +155,11 @@ class FakeEngine:
         sequences = asked.samples * len(asked.prompts)
         if self.faults.next_busy() or (queued_max is not None and self.model.inside + sequences > queued_max):
             self.counters.busy += sequences
-            raise busy()
+            if not (asked.stream and self.faults.busy_inside):
+                raise busy()
+            self._count(request.path, request.method, 200)
+            refuse_inside(connection, busy())
+            return
         request_id = request.headers.get("x-request-id") or str(fields.get("request_id") or secrets.token_hex(8))
         generation = self._generation(asked, request_id, connection)
         self._submit(generation)

@@ -14,7 +14,6 @@ from headworks.core.book_parts import Entry
 from headworks.core.book_proof import Replica, Sample
 from headworks.core.book_table import CANCELLED, RESERVED, Move
 from headworks.core.commands import Answer, Cancel, Command, Reserve, Shortfall, Stop
-from headworks.core.types import Charge
 
 
 class FreesOnCancel(Book):
@@ -55,7 +54,9 @@ class ReleasesOnlyWhatWasUsed(Book):
             super()._release(entry)
             return
         used_tokens = entry.usage.prompt_tokens + entry.usage.output_tokens
-        used = [one._replace(amount=min(one.amount, used_tokens)) if one.unit == "tokens" else one for one in entry.charges]
+        used = [
+            (scope, unit, min(amount, used_tokens) if unit == "tokens" else amount) for scope, unit, amount in entry.charges
+        ]
         self.counters.give(used, entry.counters)
 
 
@@ -66,7 +67,7 @@ class ChecksThenCharges(Book):
         self._read = {(one.scope, one.unit): one.held for one in self.counters.all()}
         return super().apply(commands, now_ms)
 
-    def _take(self, charges: Sequence[Charge]) -> tuple[Sequence[Counter], Sequence[Shortfall]]:
+    def _take(self, charges: Sequence[tuple[str, str, int]]) -> tuple[Sequence[Counter], Sequence[Shortfall]]:
         short = []
         for scope, unit, amount in charges:
             limit = self.counters.limit(scope, unit)
@@ -113,8 +114,11 @@ class StampsAtReserve(Book):
 class RefusesStaleTestimony(Book):
     """Testimony is fenced like authority: a fenced owner's evidence is refused, and what it knows is lost."""
 
-    def _admissible(self, entry: Entry, command: Stop) -> bool:
-        return command.owner == entry.owner and self._lives(command.owner) and super()._admissible(entry, command)
+    def _end(self, verb: str, entry: Entry | None, command: Stop, move: Move) -> Answer:
+        assert entry is not None
+        if command.owner != entry.owner or not self._lives(command.owner):
+            return self._refuse(verb, entry, command, move)
+        return super()._end(verb, entry, command, move)
 
 
 PLANTED: tuple[type[Book], ...] = (

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Generic, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
 import msgspec
 
@@ -64,20 +64,14 @@ class Route(Generic[AskedFields]):
 
 
 _TOP = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_NULL = msgspec.Raw(b"null")
+
+Raws: TypeAlias = dict[str, msgspec.Raw]
+"""Each field's own bytes."""
 
 
-@dataclass(slots=True)
-class ReadBody(Generic[AskedFields]):
-    """An accepted body: its fields by type, each one's own bytes, and those that go upstream, joined."""
-
-    route: Route[AskedFields]
-    asked: AskedFields
-    raws: dict[str, msgspec.Raw]
-    forwarded: bytes
-
-
-def read(route: Route[AskedFields], body: bytes) -> ReadBody[AskedFields]:
-    """Decode a body by its route's fields, or raise `Unacceptable`.
+def read(route: Route[AskedFields], body: bytes) -> tuple[AskedFields, Raws, bytes]:
+    """Decode a body by its route's fields, or raise `Unacceptable`: its fields by type, as bytes, and those that go upstream.
 
     Every value is looked at by its type, so none is skipped: a decoder does not check the encoding of what it skips.
     """
@@ -91,18 +85,10 @@ def read(route: Route[AskedFields], body: bytes) -> ReadBody[AskedFields]:
     except msgspec.DecodeError as error:
         raise invalid(f"The body is not JSON: {error}.") from error
     keys = route.keys
-    pieces: list[bytes | msgspec.Raw] = []
-    compact_bytes = 1
-    for name, raw in raws.items():
-        key = keys.get(name)
-        if key is not None and getattr(asked, name) is not None:
-            pieces += key, raw, b","
-        else:
-            compact_bytes += len(name) + 4 + len(bytes(raw))
-    forwarded = b"".join(pieces)
-    if len(body) != compact_bytes + len(forwarded):
+    forwarded = b"".join([keys[name] + raw + b"," for name, raw in raws.items() if name in keys and raw != _NULL])
+    if len(body) != sum(map(len, raws)) + sum(map(len, raws.values())) + 4 * len(raws) + 1:
         _refuse_repeated(route, body, raws)
-    return ReadBody(route, asked, raws, forwarded)
+    return asked, raws, forwarded
 
 
 def _translated(text: str) -> Unacceptable:
@@ -152,7 +138,11 @@ def _refuse_repeated(route: Route[AskedFields], body: bytes, raws: dict[str, msg
 class Parsed:
     """What a request asks for, and the body it becomes. `prompt_bytes` and `prompt_tokens` are those of one sequence."""
 
-    read_body: ReadBody[SharedFields]
+    path: str
+    asked: SharedFields
+    raws: Raws
+    forwarded: bytes
+    """The fields that go upstream as they came, each with its comma."""
     model: str
     prompt_bytes: int
     """Text, tools and schemas of one sequence; of several prompts the mean, rounded up, so that samples × it is the sum."""
@@ -169,26 +159,20 @@ class Parsed:
 
     def build(self, output_tokens_max: int, salt: bytes | None) -> bytes:
         """The body we send: what the client gave, each field once, and what we decide ourselves."""
-        asked = self.read_body.asked
-        ours = b"%b%d" % (self.limit_key, output_tokens_max)
-        if asked.min_tokens is not None:
-            ours += b',"min_tokens":%d' % min(asked.min_tokens, output_tokens_max)
+        asked, rest = self.asked, b"}"
+        if salt is not None:
+            rest = b',"cache_salt":"%b"}' % salt.hex().encode()
         if self.stream:
             options = asked.stream_options
-            ours += _STREAM_RUNNING_USAGE if options and options.continuous_usage_stats else _STREAM
-        if salt is not None:
-            ours += b',"cache_salt":"%b"' % salt.hex().encode()
-        return b"{%b%b}" % (self.read_body.forwarded, ours)
+            rest = (_STREAM_RUNNING_USAGE if options and options.continuous_usage_stats else _STREAM) + rest
+        if asked.min_tokens is not None:
+            rest = b',"min_tokens":%d%b' % (min(asked.min_tokens, output_tokens_max), rest)
+        return b"{%b%b%d%b" % (self.forwarded, self.limit_key, output_tokens_max, rest)
 
     def fingerprint(self) -> str:
         """SHA-256 of the route and of every parameter that matters, however it was written (A6)."""
-        asked = self.read_body.asked
-        matter = {
-            name: msgspec.json.decode(raw)
-            for name, raw in self.read_body.raws.items()
-            if name not in LABELS and getattr(asked, name) is not None
-        }
-        return sha256(self.read_body.route.path.encode() + b"\n" + msgspec.json.encode(matter, order="sorted")).hexdigest()
+        matter = {name: msgspec.json.decode(raw) for name, raw in self.raws.items() if name not in LABELS and raw != _NULL}
+        return sha256(self.path.encode() + b"\n" + msgspec.json.encode(matter, order="sorted")).hexdigest()
 
 
 _STREAM = b',"stream":true,"stream_options":{"include_usage":true}'
@@ -196,33 +180,51 @@ _STREAM_RUNNING_USAGE = b',"stream":true,"stream_options":{"include_usage":true,
 
 
 def assemble(
-    read_body: ReadBody[AskedFields],
+    route: Route[AskedFields],
+    asked: AskedFields,
+    raws: Raws,
+    forwarded: bytes,
     limits: Limits,
     prompts_bytes: int,
     prompts_tokens: int | None = None,
     prompts: int = 1,
-    completion_limits: tuple[int | None, int | None] = (None, None),
+    second_limit: int | None = None,
+    default_limit: int | None = None,
 ) -> Parsed:
     """What every route reads the same way: how much, how often, in which form.
 
-    `completion_limits` is the limit under its newer name, and the one that leaving both out means.
+    `second_limit` is the limit under its newer name, `default_limit` the one that leaving both out means.
     """
-    asked = read_body.asked
     if asked.use_beam_search:
         raise not_allowed("use_beam_search")
     stream = bool(asked.stream)
-    output_tokens_max, limit_key = _output_limit(asked.max_tokens, completion_limits, limits.context_tokens)
+    # Of two limits the larger counts, as it is what may be used (K22).
+    limit_key = b'"max_tokens":'
+    output_tokens_max = asked.max_tokens
+    if second_limit is not None:
+        limit_key = b'"max_completion_tokens":'
+        output_tokens_max = max(output_tokens_max or 0, second_limit)
+    elif output_tokens_max is None:
+        output_tokens_max = default_limit
+    context_tokens = limits.context_tokens
+    if output_tokens_max is not None and context_tokens is not None and output_tokens_max > context_tokens:
+        output_tokens_max = context_tokens
+    plain = prompts == 1 and asked.n is None and asked.best_of is None
     prompt_bytes = -(-prompts_bytes // prompts)
+    cut = asked.truncate_prompt_tokens
     return Parsed(
-        read_body,  # type: ignore[arg-type]  # one of more fields is used as one of fewer
+        route.path,
+        asked,
+        raws,
+        forwarded,
         asked.model,
         prompt_bytes,
-        _prompt_tokens(asked.truncate_prompt_tokens, prompt_bytes, prompts_tokens, prompts),
+        None if cut is None and prompts_tokens is None else _prompt_tokens(cut, prompt_bytes, prompts_tokens, prompts),
         output_tokens_max,
-        _output_least(asked, output_tokens_max),
-        _samples(asked, prompts, limits.samples_max),
+        0 if asked.min_tokens is None and not asked.ignore_eos else _output_least(asked, output_tokens_max),
+        1 if plain else _samples(asked, prompts, limits.samples_max),
         stream,
-        _usage_asked(asked, stream) if asked.stream_options is not None else False,
+        False if asked.stream_options is None else _usage_asked(asked, stream),
         limit_key,
     )
 
@@ -234,20 +236,6 @@ def _usage_asked(asked: SharedFields, stream: bool) -> bool:
     if not stream:
         raise invalid("stream_options needs stream to be true.", "stream_options")
     return bool(options.include_usage or options.continuous_usage_stats)
-
-
-def _output_limit(
-    first: int | None, completion_limits: tuple[int | None, int | None], context_tokens: int | None
-) -> tuple[int | None, bytes]:
-    """A sample's limit and the name it is sent under. Of two limits the larger counts, as it is what may be used (K22)."""
-    second, default = completion_limits
-    if second is None:
-        asked, key = (default if first is None else first), b'"max_tokens":'
-    else:
-        asked, key = max(first or 0, second), b'"max_completion_tokens":'
-    if asked is not None and context_tokens is not None:
-        asked = min(asked, context_tokens)
-    return asked, key
 
 
 def _output_least(asked: SharedFields, output_tokens_max: int | None) -> int:

@@ -166,10 +166,9 @@ ROUTE = Route("/v1/chat/completions", ChatFields)
 def parse(body: bytes, limits: Limits) -> Parsed | Fault:
     """What is asked for, or what is wrong with it."""
     try:
-        read_body = read(ROUTE, body)
-        asked = read_body.asked
-        size_bytes = _prompt_bytes(asked, read_body.raws)
-        return assemble(read_body, limits, size_bytes, completion_limits=(asked.max_completion_tokens, None))
+        asked, raws, forwarded = read(ROUTE, body)
+        size_bytes = _prompt_bytes(asked, raws)
+        return assemble(ROUTE, asked, raws, forwarded, limits, size_bytes, None, 1, asked.max_completion_tokens)
     except Unacceptable as error:
         return error.fault
 

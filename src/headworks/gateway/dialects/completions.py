@@ -41,12 +41,11 @@ ROUTE = Route("/v1/completions", CompletionFields)
 def parse(body: bytes, limits: Limits) -> Parsed | Fault:
     """What is asked for, or what is wrong with it."""
     try:
-        read_body = read(ROUTE, body)
-        asked = read_body.asked
+        asked, raws, forwarded = read(ROUTE, body)
         size_bytes, tokens, prompts = _sizes(asked.prompt, asked.truncate_prompt_tokens)
         if asked.response_format is not None:
             size_bytes += prompts * response_format_bytes(asked.response_format)
-        return assemble(read_body, limits, size_bytes, tokens, prompts, (None, OUTPUT_TOKENS_DEFAULT))
+        return assemble(ROUTE, asked, raws, forwarded, limits, size_bytes, tokens, prompts, None, OUTPUT_TOKENS_DEFAULT)
     except Unacceptable as error:
         return error.fault
 

@@ -28,40 +28,41 @@ NOT_PASSED = frozenset(
 _TOKEN = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _NAMES_MAX = 256
 _prefixes: dict[bytes, bytes] = {}
-"""`Name: ` for each name that was found good and may pass."""
+"""CR LF, name and colon, for each name that was found good and may pass."""
 
 
 def header_lines(headers: Headers | bytes) -> bytes:
     """Checked fields as whole lines, which may be given in their place as often as wanted."""
     if isinstance(headers, bytes):
         return headers
+    parts: list[bytes] = []
     try:
-        lines = [_prefixes[name] + value for name, value in headers]
+        for name, value in headers:
+            parts.append(_prefixes[name])
+            parts.append(value)
     except KeyError:
-        lines = _judged_lines(headers)
-    if not lines:
-        return b""
-    fields = b"\r\n".join(lines)
-    ends = len(lines) - 1
-    if fields.count(b"\r") != ends or fields.count(b"\n") != ends or 0 in fields:
+        parts = _judged_parts(headers)
+    values = b"".join(parts[1::2])
+    if 13 in values or 10 in values or 0 in values:
         raise ValueError(f"a header value holds CR, LF or NUL, among {[name for name, _ in headers]!r}")
-    return fields + b"\r\n"
+    return b"".join(parts)[2:] + b"\r\n" if parts else b""
 
 
-def _judged_lines(headers: Headers) -> list[bytes]:
+def _judged_parts(headers: Headers) -> list[bytes]:
     """The same for names that are new here, or that must not pass."""
     listed = b",".join(value for name, value in headers if name.lower() == b"connection").lower().split(b",")
     not_passed = NOT_PASSED.union(name.strip() for name in listed)
-    lines = []
+    parts: list[bytes] = []
     for name, value in headers:
         if name.lower() in not_passed:
             continue
         if _TOKEN.fullmatch(name) is None:
             raise ValueError(f"{name!r} is not a header name")
-        lines.append(b"%b: %b" % (name, value))
-        if name.lower() not in NOT_PASSED and len(_prefixes) < _NAMES_MAX:
-            _prefixes[name] = b"%b: " % name
-    return lines
+        prefix = b"\r\n%b: " % name
+        parts += (prefix, value)
+        if len(_prefixes) < _NAMES_MAX:
+            _prefixes[name] = prefix
+    return parts
 
 
 @lru_cache(maxsize=128)
@@ -72,6 +73,12 @@ def status_line(status: int) -> bytes:
     except ValueError:
         phrase = ""
     return f"HTTP/1.1 {status} {phrase}\r\n".encode()
+
+
+def last_answer(status: int, headers: Headers, date: DateLine, body: bytes, now_s: float) -> bytes:
+    """A whole answer after which the connection ends."""
+    length = b"Content-Length: %d\r\n" % len(body)
+    return b"".join((status_line(status), header_lines(headers), date.at(now_s), length, CLOSE_LINE, b"\r\n", body))
 
 
 class DateLine:
@@ -86,3 +93,8 @@ class DateLine:
     def render(self, now_s: float) -> None:
         self.line = b"Date: %b\r\n" % formatdate(usegmt=True).encode()
         self.stale_s = now_s + 1.0
+
+    def at(self, now_s: float) -> bytes:
+        if now_s >= self.stale_s:
+            self.render(now_s)
+        return self.line

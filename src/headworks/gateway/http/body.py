@@ -112,6 +112,11 @@ class RequestBody:
         """Memory that waits for a handler."""
         return 0 if self.dropped else self.received_bytes
 
+    @property
+    def is_over(self) -> bool:
+        """Nothing of it is waited for: it is whole, or refused, or given up."""
+        return self.complete or self.error is not None or self.dropped
+
     def close(self) -> None:
         """Nothing further will be received."""
         if self._chunks is not None:

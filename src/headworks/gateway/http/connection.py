@@ -10,18 +10,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
-import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
 from headworks.gateway.http import head as rules
-from headworks.gateway.http.answer import CLOSE_LINE, CONTINUE, header_lines, status_line
+from headworks.gateway.http.answer import CONTINUE
 from headworks.gateway.http.body import RequestBody
 from headworks.gateway.http.deadlines import NEVER_S, UNFILED
 from headworks.gateway.http.exchange import Exchange
 from headworks.gateway.http.limits import HttpError, malformed
+from headworks.gateway.http.listen import reset_on_close
 from headworks.gateway.http.reader import judge_head
 from headworks.gateway.http.repeated import DIGITS_MAX, MISSES_MAX, RepeatedHead, remember
 
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     from headworks.gateway.http.server import Server
 
 _AWAITING, _SERVING, _LINGERING, _CLOSING = range(4)
-_RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
 
 @dataclass(slots=True, eq=False)
@@ -39,11 +37,10 @@ class Connection(asyncio.Protocol):
     server: Server
     peer: str
     _transport: asyncio.Transport = field(init=False)
+    _head: rules.IncomingHead = field(default_factory=rules.IncomingHead)
     _state: int = _AWAITING
     _admitted: bool = False
     _served: bool = False
-    _begun: bytearray | None = None
-    """A head that is still coming."""
     _repeated: RepeatedHead | None = None
     _misses: int = 0
     """Heads in a row that were not the one before."""
@@ -71,7 +68,7 @@ class Connection(asyncio.Protocol):
         refusal = server.admit(self)
         if refusal is not None:
             # No lingering: when places are short, a refused peer may cost nothing that lasts.
-            self._write_error(refusal)
+            self._transport.write(server.last_answer(refusal))
             self._close("refused")
             return
         self._admitted = True
@@ -81,7 +78,7 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         try:
             if self._state == _AWAITING:
-                if self._repeated is None or self._begun is not None or not self._repeated_head(data, self._repeated):
+                if self._repeated is None or self._head.begun or not self._repeated_head(data, self._repeated):
                     self._head_received(data)
             elif self._state == _SERVING:
                 self._body_received(data)
@@ -104,20 +101,20 @@ class Connection(asyncio.Protocol):
         self._paused_bytes = 0
         self._arm(self.server.clock_s() + self.server.limits.write_stall_s)
         self.write_paused = True
-        if self._exchange is not None:
-            exchange = self._exchange
-            self.guarded(lambda: exchange.flow(paused=True))
+        self._tell_flow(self._exchange)
 
     def resume_writing(self) -> None:
         self.write_paused = False
         if self._state == _AWAITING:
             limits = self.server.limits
-            self._arm(self.server.clock_s() + (limits.idle_s if self._begun is None else limits.header_s))
+            self._arm(self.server.clock_s() + (limits.header_s if self._head.begun else limits.idle_s))
         elif self._state == _SERVING:
             self._arm_body(self._body)
-        if self._exchange is not None:
-            exchange = self._exchange
-            self.guarded(lambda: exchange.flow(paused=False))
+        self._tell_flow(self._exchange)
+
+    def _tell_flow(self, exchange: Exchange | None) -> None:
+        if exchange is not None:
+            self.guarded(lambda: exchange.flow(paused=self.write_paused))
 
     def connection_lost(self, exc: Exception | None) -> None:
         reason = self._reason or ("client_closed" if exc is None else "client_reset")
@@ -130,27 +127,12 @@ class Connection(asyncio.Protocol):
     # A head.
 
     def _head_received(self, data: bytes) -> None:
-        if self._begun is None:
-            if data.startswith(b"\r\n"):  # RFC 9112 2.2: one empty line before a request is to be ignored.
-                data = data[2:]
-            end = data.find(b"\r\n\r\n") + 4
-            if end >= 4:
-                self._serve(data[:end], data[end:])
-            elif data:
-                rules.begin_head(data, self.server.limits)
-                self._begun = bytearray(data)
-                if self._served:
-                    self._arm(self.server.clock_s() + self.server.limits.header_s)
-            return
-        begun = self._begun
-        searched = max(0, len(begun) - 3)
-        begun += data
-        end = begun.find(b"\r\n\r\n", searched) + 4
-        if end >= 4:
-            self._begun = None
-            self._serve(bytes(begun[:end]), bytes(begun[end:]))
-        else:
-            rules.begin_head(begun, self.server.limits)
+        was_begun = self._head.begun
+        whole = self._head.take(data, self.server.limits)
+        if whole is not None:
+            self._serve(*whole)
+        elif self._head.begun and not was_begun and self._served:
+            self._arm(self.server.clock_s() + self.server.limits.header_s)
 
     def _repeated_head(self, data: bytes, repeated: RepeatedHead) -> bool:
         """Serves the last request's head again, where only the digits of its length differ; they are judged as ever."""
@@ -203,16 +185,12 @@ class Connection(asyncio.Protocol):
         server.counters.requests += 1
         now_s = server.clock_s()
         if len(rest) == length and length <= limits.body_bytes_max:
-            exchange = self._exchange = Exchange(
-                self, self._transport, rest, None, self.write_paused, line, fields, self.peer, now_s
-            )
+            exchange = self._exchange = Exchange(self, self._transport, rest, None, line, fields, now_s)
             if not self.write_paused:
                 self.due_s = NEVER_S
             return exchange
         self._body = body = RequestBody(length, limits.body_bytes_max, limits.header_bytes_max)
-        exchange = self._exchange = Exchange(
-            self, self._transport, None, body, self.write_paused, line, fields, self.peer, now_s
-        )
+        self._exchange = Exchange(self, self._transport, None, body, line, fields, now_s)
         if rest:
             body.receive(rest)
         if body.surplus:
@@ -224,14 +202,13 @@ class Connection(asyncio.Protocol):
     def _decide(self, exchange: Exchange, line: rules.RequestLine, length: int | None, allowed: tuple[str, ...] | None) -> bool:
         """Whether it is for the handler; if not, it is answered here."""
         server = self.server
-        if line.method == "OPTIONS" and line.path == "*":
-            exchange.respond(204, [], b"")
-            return False
-        refusal = rules.polite_refusal(line, exchange.headers, length, allowed, server.limits)
+        of_all_paths = line.method == "OPTIONS" and line.path == "*"
+        refusal = None if of_all_paths else rules.polite_refusal(line, exchange.headers, length, allowed, server.limits)
         if refusal is not None:
             server.answer_error(exchange, refusal)
-        elif line.method == "OPTIONS" and allowed is not None:
-            exchange.respond(204, [(b"Allow", ", ".join(rules.with_implied(allowed)).encode())], b"")
+        elif line.method == "OPTIONS":
+            names = [] if allowed is None else [(b"Allow", ", ".join(rules.with_implied(allowed)).encode())]
+            exchange.respond(204, names, b"")
         else:
             return True
         return False
@@ -261,10 +238,7 @@ class Connection(asyncio.Protocol):
 
     def _arm_body(self, body: RequestBody | None) -> None:
         """Both body deadlines: in all, and since the last bytes. Neither runs while the client waits to be asked."""
-        if body is None or body.complete or body.error is not None or body.dropped:
-            self._arm(NEVER_S)
-            return
-        if self._continue_asked and not body.wire_bytes:
+        if body is None or body.is_over or (self._continue_asked and not body.wire_bytes):
             self._arm(NEVER_S)
             return
         now_s = self.server.clock_s()
@@ -293,11 +267,10 @@ class Connection(asyncio.Protocol):
         return True
 
     def ask_for_body(self, body: RequestBody) -> None:
-        if self._continue_asked:
-            self._continue_asked = False
-            if not body.wire_bytes:
-                self._transport.write(CONTINUE)
-                self._arm_body(body)
+        asked, self._continue_asked = self._continue_asked, False
+        if asked and not body.wire_bytes:
+            self._transport.write(CONTINUE)
+            self._arm_body(body)
 
     def resume_reading(self) -> None:
         """For the server: the sum of unread bodies has room again, or it is this one's turn."""
@@ -329,7 +302,7 @@ class Connection(asyncio.Protocol):
 
     def break_off(self, reset: bool) -> None:
         if reset and self.peer != "unix":
-            self._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+            reset_on_close(self._transport.get_extra_info("socket"))
         self._lose("broken")
         self._close("broken")
 
@@ -344,7 +317,7 @@ class Connection(asyncio.Protocol):
 
     def drain(self) -> None:
         """For the server: closes a connection on which nothing has been asked."""
-        if self._state == _AWAITING and self._begun is None:
+        if self._state == _AWAITING and not self._head.begun:
             self._close("draining")
 
     def deadline_passed(self, now_s: float) -> None:
@@ -360,7 +333,7 @@ class Connection(asyncio.Protocol):
         elif self._state == _SERVING and self._body is not None:
             self._reason = self._reason or "body_timeout"
             self._body.fail(malformed("The body did not come in time.", 408))
-        elif self._begun is not None:
+        elif self._head.begun:
             self._refuse(malformed("The head did not come in time.", 408), "head_timeout")
         else:
             self._close("idle" if self._served else "silent")
@@ -368,25 +341,13 @@ class Connection(asyncio.Protocol):
     def _refuse(self, error: HttpError, reason: str) -> None:
         """The answer to bytes that are no request; nothing after them can be trusted, so the connection ends."""
         self._lose(reason)
-        self._write_error(error)
+        self._transport.write(self.server.last_answer(error))
         self._linger(reason)
-
-    def _write_error(self, error: HttpError) -> None:
-        server = self.server
-        headers, body = server.error_body(error.status, error.code, error.message)
-        server.counters.count_error(error.status)
-        now_s = server.clock_s()
-        if now_s >= server.date.stale_s:
-            server.date.render(now_s)
-        fields = header_lines([*headers, *error.headers])
-        length = b"Content-Length: %d\r\n" % len(body)
-        parts = (status_line(error.status), fields, server.date.line, length, CLOSE_LINE, b"\r\n", body)
-        self._transport.write(b"".join(parts))
 
     def _linger(self, reason: str) -> None:
         self._reason = self._reason or reason
         self._state = _LINGERING
-        self._begun = None
+        self._head.drop()
         self._dropped_bytes = 0
         with contextlib.suppress(OSError):  # the client reset it just now; the transport is about to say so
             if self._transport.can_write_eof():

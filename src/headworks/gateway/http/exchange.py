@@ -55,17 +55,15 @@ class Exchange:
         transport: asyncio.Transport,
         body_ready: bytes | None,
         body: RequestBody | None,
-        paused: bool,
         line: RequestLine,
         headers: dict[bytes, bytes],
-        peer: str,
         received_s: float,
     ) -> None:
         self._connection = connection
         self._transport = transport
         self.body_ready = body_ready
         self._body = body
-        self._paused = paused
+        self._paused = connection.write_paused
         self._open = self._closes = False
         self._left_bytes: int | None = None
         self._pause: Callable[[], None] | None = None
@@ -76,7 +74,7 @@ class Exchange:
         self.query = line.query
         self.http_1_0 = line.http_1_0
         self.headers = headers
-        self.peer = peer
+        self.peer = connection.peer
         self.received_s = received_s
         self.started = self.finished = self.chunked = self.gone = False
         self.gone_reason = ""

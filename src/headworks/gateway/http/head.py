@@ -43,6 +43,46 @@ class RequestLine:
     authority: bytes | None
 
 
+class IncomingHead:
+    """A head as it comes in: at once, which is what nearly all do, or in pieces."""
+
+    __slots__ = ("_begun",)
+
+    def __init__(self) -> None:
+        self._begun: bytearray | None = None
+
+    @property
+    def begun(self) -> bool:
+        """Some of it is here, and some is missing."""
+        return self._begun is not None
+
+    def take(self, data: bytes, limits: EdgeLimits) -> tuple[bytes, bytes] | None:
+        """The whole head and what follows it, once its end is here."""
+        begun = self._begun
+        if begun is None:
+            if data.startswith(b"\r\n"):  # RFC 9112 2.2: one empty line before a request is to be ignored.
+                data = data[2:]
+            end = data.find(b"\r\n\r\n") + 4
+            if end >= 4:
+                return data[:end], data[end:]
+            if data:
+                begin_head(data, limits)
+                self._begun = bytearray(data)
+            return None
+        searched = max(0, len(begun) - 3)
+        begun += data
+        end = begun.find(b"\r\n\r\n", searched) + 4
+        if end >= 4:
+            self._begun = None
+            return bytes(begun[:end]), bytes(begun[end:])
+        begin_head(begun, limits)
+        return None
+
+    def drop(self) -> None:
+        """It will not be completed."""
+        self._begun = None
+
+
 def begin_head(head: bytes | bytearray, limits: EdgeLimits) -> None:
     """Judges a head that is still coming, so that what can never become good is answered at once."""
     if not 0x41 <= head[0] <= 0x5A:

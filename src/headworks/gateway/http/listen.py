@@ -11,6 +11,7 @@ import asyncio
 import os
 import socket
 import stat
+import struct
 from collections.abc import Callable
 from pathlib import Path
 
@@ -123,6 +124,11 @@ def _set_options(listening: socket.socket) -> None:
             listening.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
     if listening.family == socket.AF_INET6:
         listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+
+
+def reset_on_close(accepted: socket.socket) -> None:
+    """Its end will be a reset, which no peer can take for the end of an answer."""
+    accepted.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
 def listen_on_path(path: str) -> socket.socket:

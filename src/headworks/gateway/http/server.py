@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from headworks.gateway.http.answer import DateLine
+from headworks.gateway.http.answer import DateLine, last_answer
 from headworks.gateway.http.body import RequestBody
 from headworks.gateway.http.connection import Connection
 from headworks.gateway.http.deadlines import DeadlineWheel
@@ -197,6 +197,12 @@ class Server:
     def answer_error(self, exchange: Exchange, error: HttpError) -> None:
         self.counters.count_error(error.status)
         exchange.fail(error, *self.error_body(error.status, error.code, error.message))
+
+    def last_answer(self, error: HttpError) -> bytes:
+        """To bytes that are no request, or for which there is no place: the connection ends with it."""
+        self.counters.count_error(error.status)
+        headers, body = self.error_body(error.status, error.code, error.message)
+        return last_answer(error.status, [*headers, *error.headers], self.date, body, self.clock_s())
 
     def count_fault(self, fault: BaseException) -> None:
         self.counters.faults += 1

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from headworks.testing.fake.asked import Asked
+from headworks.testing.fake.asked import Asked, Refused
 from headworks.testing.fake.http import HttpConnection
 from headworks.testing.fake.tokenizer import word
 
@@ -204,6 +204,13 @@ class Generation:
     def _end(self) -> None:
         self.ended = True
         self.on_ended(self)
+
+
+def refuse_inside(connection: HttpConnection, refused: Refused) -> None:
+    """A refusal that comes when the stream's head is out already: an error event, then `[DONE]`."""
+    connection.start_stream()
+    connection.send([b"data: %b\n\n" % refused.body, DONE])
+    connection.end_stream()
 
 
 def _usage(prompt_tokens: int, made: int) -> dict[str, int]:

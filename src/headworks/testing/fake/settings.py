@@ -48,6 +48,8 @@ class Faults:
     times: int = 0
     """How many more answers go wrong, `ALWAYS` for all."""
     busy_times: int = 0
+    busy_inside: bool = False
+    """A stream is refused by its first event, in an answer with status 200: so do valves that look after the head is sent."""
     dropped_series: set[str] = field(default_factory=set)
     renamed_series: dict[str, str] = field(default_factory=dict)
     core_dead: bool = False

@@ -29,6 +29,7 @@ from headworks.testing.suites.engine_subject import (
     leave,
     load,
     prove_stopped,
+    refusal_of,
     start,
     start_until_one_waits,
     usage_of,
@@ -83,12 +84,12 @@ async def error_event_then_done_is_no_success(subject: Subject) -> None:
 
 
 async def busy_is_recognised_and_starts_nothing(subject: Subject) -> None:
-    """Past its queue limit it answers at once that nothing was started, and the gauges agree."""
+    """Past its queue limit it says at once that nothing was started, by status or in the stream, and the gauges agree."""
     running: list[Started] = []
     while len(running) < STREAMS_MAX:
         started = start(subject, LONG_TOKENS)
         await wait_until_taken_or_answered(subject, started, len(running))
-        if started.listener.status == 503:
+        if started.is_over:
             break
         running.append(started)
     await wait_until_load(subject, lambda sample: load(sample) >= len(running))
@@ -99,13 +100,13 @@ async def busy_is_recognised_and_starts_nothing(subject: Subject) -> None:
     if len(running) == STREAMS_MAX:
         raise Unsupported(f"{STREAMS_MAX} requests were taken; start it with --max-num-queued-reqs below that")
     assert await started.listener.until_over() == "end"
-    assert subject.engine.is_busy(started.listener.status, started.listener.payload)
+    assert subject.engine.is_busy(*refusal_of(started))
     assert inside == len(running)
 
 
 async def wait_until_taken_or_answered(subject: Subject, started: Started, inside_before: int) -> None:
     """The gauges count it, or its answer is there."""
-    await wait_until_load(subject, lambda sample: load(sample) > inside_before or bool(started.listener.told))
+    await wait_until_load(subject, lambda sample: load(sample) > inside_before or started.is_over)
 
 
 # A client leaves.

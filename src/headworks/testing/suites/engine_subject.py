@@ -83,6 +83,11 @@ class Started:
     listener: Recorder
     upstream: Upstream
 
+    @property
+    def is_over(self) -> bool:
+        """It had its last word: its head alone is none."""
+        return self.listener.told[-1:] not in ([], ["head"])
+
     async def until_first_token(self) -> None:
         """The engine has shown it: it is counted inside from now on."""
         await self.listener.until(lambda listener: b"data: {" in listener.payload, 30)
@@ -205,6 +210,14 @@ def events_of(started: Started) -> list[dict[str, Any]]:
     """The stream's events but `[DONE]`, decoded."""
     lines = started.listener.payload.split(b"\n\n")
     return [json.loads(line[6:]) for line in lines if line.startswith(b"data: {")]
+
+
+def refusal_of(started: Started) -> tuple[int, bytes]:
+    """Status and content of an answer that is one refusal, also where it came as the only event of a stream."""
+    if started.listener.status != 200:
+        return started.listener.status, started.listener.payload
+    (event,) = events_of(started)
+    return event["error"]["code"], json.dumps(event).encode()
 
 
 def usage_of(started: Started) -> dict[str, int]:
