@@ -45,7 +45,7 @@ from headworks.ledgers.memory import MemoryStore
 log = logging.getLogger("headworks.gateway")
 
 ANONYMOUS = Identity("anonymous", "anonymous")
-GC_THRESHOLD = 50_000
+GC_THRESHOLD = 200_000
 """What is made for a request is freed by counting; the collector only looks for the rare cycle."""
 
 
@@ -110,7 +110,7 @@ class App:
         self._admin_task = asyncio.create_task(self._admin.serve(sockets=[listening]))
         gc.collect()
         gc.freeze()
-        gc.set_threshold(GC_THRESHOLD, 20, 20)
+        gc.set_threshold(GC_THRESHOLD, 50, 100)
 
     async def stop(self) -> None:
         """Drain, cut what is left at the limit, settle the ledger. Until the port closes, arrivals are told `draining`."""

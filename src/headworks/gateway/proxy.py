@@ -73,8 +73,7 @@ class Proxy:
         self._count += 1
         own_id = f"{self._prefix}{self._count:x}"
         headers = exchange.headers
-        own = own_id.encode()
-        ids = reply.Ids(_fit(headers, b"x-request-id", own), _fit(headers, b"idempotency-key", own))
+        ids = _ids(headers, own_id)
         identity = self._keys.identify(headers.get(b"authorization"), exchange.peer, exchange.received_s)
         if isinstance(identity, Denied):
             self._fail(exchange, identity.reason, ids, retry_after_s=identity.retry_after_s)
@@ -337,10 +336,14 @@ class Follow:
         self._runner.ended(self._execution, self._outcome)
 
 
-def _fit(headers: Mapping[bytes, bytes], name: bytes, own: bytes) -> bytes:
-    """The client's own name for its request where it is fit to be repeated, else ours."""
-    given = headers.get(name)
-    return own if given is None or ID.fullmatch(given) is None else given
+def _ids(headers: Mapping[bytes, bytes], own_id: str) -> reply.Ids:
+    """The client's own names where they are fit to be repeated, else ours."""
+    own = own_id.encode()
+    request_id, key = headers.get(b"x-request-id"), headers.get(b"idempotency-key")
+    return reply.Ids(
+        own if request_id is None or ID.fullmatch(request_id) is None else request_id,
+        own if key is None or ID.fullmatch(key) is None else key,
+    )
 
 
 def _retries(text: bytes) -> int:

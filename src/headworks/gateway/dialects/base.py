@@ -85,8 +85,15 @@ def read(route: Route[AskedFields], body: bytes) -> tuple[AskedFields, Raws, byt
     except msgspec.DecodeError as error:
         raise invalid(f"The body is not JSON: {error}.") from error
     keys = route.keys
-    forwarded = b"".join([keys[name] + raw + b"," for name, raw in raws.items() if name in keys and raw != _NULL])
-    if len(body) != sum(map(len, raws)) + sum(map(len, raws.values())) + 4 * len(raws) + 1:
+    pieces: list[bytes | msgspec.Raw] = []
+    compact_bytes = 1
+    for name, raw in raws.items():
+        if name in keys and raw != _NULL:
+            pieces += keys[name], raw, b","
+        else:
+            compact_bytes += len(name) + 4 + len(raw)
+    forwarded = b"".join(pieces)
+    if len(body) != compact_bytes + len(forwarded):
         _refuse_repeated(route, body, raws)
     return asked, raws, forwarded
 
