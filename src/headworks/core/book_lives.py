@@ -303,9 +303,7 @@ class Lives(Records):
             self._wakes.append((mark.owner, pool))
 
 
-def _merged(
-    entry: Entry, charges: Charges, taken: Sequence[Counter]
-) -> tuple[tuple[Charge, ...], tuple[Counter, ...]]:
+def _merged(entry: Entry, charges: Charges, taken: Sequence[Counter]) -> tuple[tuple[Charge, ...], tuple[Counter, ...]]:
     """Growth added to the record's charges, one charge for each scope and unit."""
     amounts: dict[tuple[str, str], int] = {}
     counters: dict[tuple[str, str], Counter] = {}

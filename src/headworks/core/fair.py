@@ -148,9 +148,7 @@ class Turns:
         self.slots: dict[Owner, int] = {}
         """Work of the return slots each gateway has open."""
 
-    def must_yield(
-        self, flow: Flow, owner: Owner, charges: Charges, lacking: Lacking, now_ms: int
-    ) -> tuple[bool, list[Mark]]:
+    def must_yield(self, flow: Flow, owner: Owner, charges: Charges, lacking: Lacking, now_ms: int) -> tuple[bool, list[Mark]]:
         """Whether this ask has to let another go first; if not, the marks that its grant would pass."""
         own = self.marks.get((flow, owner))
         own_order = own.order if own else self._order + 1
