@@ -88,8 +88,9 @@ def read(route: Route[AskedFields], body: bytes) -> tuple[AskedFields, Raws, byt
     pieces: list[bytes | msgspec.Raw] = []
     compact_bytes = 1
     for name, raw in raws.items():
-        if name in keys and raw != _NULL:
-            pieces += keys[name], raw, b","
+        key = keys.get(name)
+        if key is not None and raw != _NULL:
+            pieces += key, raw, b","
         else:
             compact_bytes += len(name) + 4 + len(raw)
     forwarded = b"".join(pieces)
