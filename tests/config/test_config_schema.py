@@ -154,8 +154,7 @@ def test_defaults_that_do_nothing_yet_are_said_in_one_line() -> None:
         "h.yaml:1: defaults that are not in force in this version:"
         " ledger.url (memory: is used, and a restart forgets what was admitted);"
         " pools.*.discipline (predictive_ttft is used);"
-        " pools.*.over_commit (nothing is over-committed (1.0));"
-        " pools.*.limit (only active_requests_max bounds what runs)"
+        " pools.*.over_commit (nothing is over-committed (1.0))"
     ]
 
 
