@@ -1,5 +1,8 @@
 """What happens to a real engine under more load than it can carry: alone, with its own valve, and behind headworks.
 
+headworks may have one request more in the engine than that runs at once (its 16 places), so that a place that falls free
+is taken in the next step and not a round trip later.
+
 Three ways to the same vLLM, the same recorded conversation lengths, Poisson arrivals at 1, 2 and 3 times its saturation,
 clients that leave after 2 s without a first token, a first-token SLO of 1 s, no retries:
 
@@ -243,13 +246,14 @@ log: {decisions: "{folder}/decisions/"}
 classes:
   interactive:
     slo: {ttft_s: 1.0}
+    queue: {wait_s_max: 1.0}
 tenants:
   bench: {keys: ["env:HEADWORKS_API_KEY"], class: interactive}
 pools:
   engine:
     models: [tiny]
     replicas: [{url: "{engine}", engine: vllm, exclusive: true}]
-    active_requests_max: 16
+    active_requests_max: 17
     discipline: predictive_ttft
 """
 

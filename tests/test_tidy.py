@@ -28,10 +28,9 @@ CORE = sorted((SOURCE / "core").glob("*.py"))
 FILE_LINES_MAX = 400
 FUNCTION_LINES_MAX = 60
 FUNCTION_LINES_MEDIAN_MAX = 10
-CORE_LINES_MAX = 6_500
+CORE_LINES_MAX = 6_600
 LONG_FILES = {
     "src/headworks/core/gate.py": 426,
-    "tests/core/test_gate.py": 464,
     "tests/engines/test_fake_engine.py": 578,
 }
 """Files above the limit, and how long they may be at most."""

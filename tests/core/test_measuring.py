@@ -79,39 +79,39 @@ def test_drain_rate_forgets_a_gap_whose_queue_emptied_by_leaving_clients() -> No
 def test_prefill_time_covers_what_recent_requests_took_beyond_the_line() -> None:
     prefill = PrefillTime()
     for step in range(100):
-        prefill.observe(100, 0.1 if step % 2 else 0.3, alone=False, now_s=step / 10)
-    assert 0.28 <= prefill.upper_s(100, alone=False, now_s=10.0) <= 0.33
+        prefill.observe(100, 0, 0.1 if step % 2 else 0.3, alone=False, now_s=step / 10)
+    assert 0.28 <= prefill.upper_s(100, 0, alone=False, now_s=10.0) <= 0.33
 
 
 def test_prefill_time_under_load_does_not_keep_an_idle_engine_idle() -> None:
     prefill = PrefillTime()
-    prefill.observe(100, 0.02, alone=True, now_s=1.0)
+    prefill.observe(100, 0, 0.02, alone=True, now_s=1.0)
     for _ in range(50):
-        prefill.observe(100, 3.0, alone=False, now_s=1.0)
-    assert prefill.upper_s(100, alone=False, now_s=2.0) >= 2.8
-    assert prefill.upper_s(100, alone=True, now_s=2.0) == pytest.approx(0.02)
+        prefill.observe(100, 0, 3.0, alone=False, now_s=1.0)
+    assert prefill.upper_s(100, 0, alone=False, now_s=2.0) >= 2.8
+    assert prefill.upper_s(100, 0, alone=True, now_s=2.0) == pytest.approx(0.02)
 
 
 def test_prefill_time_under_load_is_forgotten_when_nobody_measures_it_any_more() -> None:
     prefill = PrefillTime()
-    prefill.observe(100, 0.02, alone=True, now_s=1.5)
+    prefill.observe(100, 0, 0.02, alone=True, now_s=1.5)
     for _ in range(50):
-        prefill.observe(100, 3.0, alone=False, now_s=1.0)
-    assert prefill.upper_s(100, alone=False, now_s=3.9) >= 2.8
-    assert prefill.upper_s(100, alone=False, now_s=4.1) == pytest.approx(0.02)
+        prefill.observe(100, 0, 3.0, alone=False, now_s=1.0)
+    assert prefill.upper_s(100, 0, alone=False, now_s=3.9) >= 2.8
+    assert prefill.upper_s(100, 0, alone=False, now_s=4.1) == pytest.approx(0.02)
     for _ in range(10):
-        prefill.observe(100, 0.1, alone=False, now_s=5.0)
-    assert prefill.upper_s(100, alone=False, now_s=5.0) == pytest.approx(0.1)
+        prefill.observe(100, 0, 0.1, alone=False, now_s=5.0)
+    assert prefill.upper_s(100, 0, alone=False, now_s=5.0) == pytest.approx(0.1)
 
 
 def test_B2_one_slow_answer_of_an_idle_engine_does_not_refuse_for_ever() -> None:
     """A first answer takes seconds on many engines; whoever is refused by it cannot show that it was the only one."""
     prefill = PrefillTime()
-    prefill.observe(100, 5.0, alone=True, now_s=1.0)
-    assert prefill.upper_s(100, alone=True, now_s=2.0) == pytest.approx(5.0)
-    assert prefill.upper_s(100, alone=True, now_s=4.1) == 0.0
-    prefill.observe(100, 0.02, alone=True, now_s=4.2)
-    assert prefill.upper_s(100, alone=True, now_s=4.3) == pytest.approx(0.02)
+    prefill.observe(100, 0, 5.0, alone=True, now_s=1.0)
+    assert prefill.upper_s(100, 0, alone=True, now_s=2.0) == pytest.approx(5.0)
+    assert prefill.upper_s(100, 0, alone=True, now_s=4.1) == 0.0
+    prefill.observe(100, 0, 0.02, alone=True, now_s=4.2)
+    assert prefill.upper_s(100, 0, alone=True, now_s=4.3) == pytest.approx(0.02)
 
 
 def test_B2_slots_come_one_after_another_at_the_drain_rate() -> None:

@@ -12,6 +12,9 @@ from headworks.core.pool import Pool, Replica
 from headworks.core.refusing import Refusing
 from headworks.core.types import Capacity, ReplicaSample
 
+LOOK_S_MIN = 0.025
+"""Looks cost the engine's front end time: not more often than this, however fast its clock runs."""
+
 
 class Changes:
     """Drain and reload, at the gate's desk."""
@@ -47,7 +50,11 @@ class Changes:
         unconfirmed = replica.closing or replica.unproved
         every_s = replica.policy.unconfirmed_every_s if unconfirmed else replica.policy.observe_every_s
         # Counted from its beginning, because proofs wait for the next one; but an engine whose looks take long gets a pause.
-        self._desk.observe(replica.name, max(now_s + every_s / 2, sample.begun_s + every_s))
+        next_s = max(now_s + every_s / 2, sample.begun_s + every_s)
+        if replica.closing and replica.iteration_s:  # the instant at which the next proof can be complete, if that is sooner
+            missing = min(proof.missing(sample) for proof in replica.closing.values())
+            next_s = min(next_s, now_s + max(LOOK_S_MIN, missing * replica.iteration_s))
+        self._desk.observe(replica.name, next_s)
         return self._pool_of(replica)
 
     def sample_failed(self, event: SampleFailed, now_s: float) -> None:

@@ -16,6 +16,8 @@ POOL_FULL = "queue_timeout"
 MEMORY_FULL = "kv_saturation"
 QUEUE_FULL = "queue_full"
 DELAY = "queue_delay_exceeded"
+BLIND_MAX = 4
+"""While nothing is known of how fast a pool drains, so many may wait for it with a promise to keep: enough to measure it."""
 
 
 def compare(request: Request, work: Work, lane: Lane, forecast: Forecast, now_s: float) -> list[Row]:
@@ -51,6 +53,8 @@ def compare(request: Request, work: Work, lane: Lane, forecast: Forecast, now_s:
         if service_class.ttft_slo_s is not None and service_class.ttft_slo_s - forecast.prefill_s < limit_s:
             limit_s = service_class.ttft_slo_s - forecast.prefill_s
         rows.append(("time", pool_scope, forecast.wait_most_s, limit_s, "s waiting at most", DELAY))
+    if forecast.ttft_s is None and service_class.ttft_slo_s is not None and not unbounded:
+        rows.append(("time", pool_scope, pool.queue.requests + 1, BLIND_MAX, "requests waiting at an unknown rate", DELAY))
     if forecast.ttft_s is not None and service_class.ttft_slo_s is not None:
         rows.append(("time", pool_scope, forecast.ttft_s, service_class.ttft_slo_s, "s to first token", DELAY))
     return rows

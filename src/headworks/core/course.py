@@ -50,6 +50,8 @@ class Course:
         if replica is not None:
             replica.opening += 1
             replica.sent_tokens += life.work.prefill_tokens
+            if life.request.stream:
+                life.opening_tokens = replica.opening_tokens = replica.opening_tokens + life.work.prefill_tokens
         finish_by_s = life.request.finish_by_s
         if life.request.stream:  # an answer in one piece shows its first byte at its end
             finish_by_s = min(finish_by_s, now_s + life.lane.service_class.first_byte_s)
@@ -70,11 +72,13 @@ class Course:
         self._desk.ask_with_next(life, Start(life.execution.id, self._desk.owner), now_s)
 
     def _learn_first_byte(self, life: Life, replica: Replica, now_s: float) -> None:
-        replica.opening -= 1
+        ahead_tokens = life.opening_tokens - life.work.prefill_tokens
+        self._no_longer_opening(life)
         if not life.request.stream:
             return  # it came with the whole answer, so it says nothing about the first token
         took_s = now_s - (life.sent_s or now_s)
-        replica.prefill.observe(life.work.prefill_tokens, took_s, replica.requests <= life.work.sequences, now_s)
+        alone = replica.requests <= life.work.sequences
+        replica.prefill.observe(life.work.prefill_tokens, ahead_tokens, took_s, alone, now_s)
         promise_s = life.lane.service_class.ttft_slo_s
         replica.limit.first_token(took_s, promise_s, replica.requests, now_s)
 
@@ -182,8 +186,12 @@ class Course:
 
     def _no_longer_opening(self, life: Life) -> None:
         replica = life.replica
-        if replica is not None:
-            replica.opening -= 1
+        if replica is None:
+            return
+        replica.opening -= 1
+        if life.opening_tokens:
+            replica.opening_tokens -= life.work.prefill_tokens
+            life.opening_tokens = 0
 
     def closed(self, event: EngineClosed, now_s: float) -> None:
         """The engine's server closed its side: the clock proof can begin, with a scrape begun from now on."""

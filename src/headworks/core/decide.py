@@ -162,11 +162,13 @@ def waiting_inside(pool: Pool, now_s: float) -> int:
 
 
 def _prefill_s(work: Work, pool: Pool, replica: Replica | None, now_s: float) -> float:
-    """On the replica it would go to; while none has room, the quickest."""
+    """On the replica it would go to, behind the prompts that are being read there; while none has room, the quickest."""
     prompt_tokens = work.prefill_tokens
     if replica is not None:
-        return replica.prefill.upper_s(prompt_tokens, not replica.requests, now_s)
-    return min((one.prefill.upper_s(prompt_tokens, not one.requests, now_s) for one in pool.replicas.values()), default=0.0)
+        return replica.prefill.upper_s(prompt_tokens, replica.opening_tokens, not replica.requests, now_s)
+    return min(
+        (one.prefill.upper_s(prompt_tokens, None, not one.requests, now_s) for one in pool.replicas.values()), default=0.0
+    )
 
 
 def start_by_s(request: Request, service_class: ClassPolicy, prefill_s: float) -> float:

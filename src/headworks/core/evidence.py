@@ -48,6 +48,14 @@ class ClockProof:
             for then, now, load in zip(first.iterations, sample.iterations, loads, strict=True)
         )
 
+    def missing(self, sample: ReplicaSample) -> int:
+        """Iterations until this sample's clock can prove it; all of them before a first sample counts."""
+        first = self._first
+        if first is None or not first.iterations or not sample.iterations or len(first.iterations) != len(sample.iterations):
+            return ITERATIONS
+        done = min(now - then for then, now in zip(first.iterations, sample.iterations, strict=True))
+        return max(1, ITERATIONS - done)
+
 
 def _whole_load(sample: ReplicaSample) -> tuple[int, ...]:
     if sample.running is None or sample.waiting is None:

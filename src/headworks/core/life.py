@@ -87,6 +87,8 @@ class Life:
     admitted_s: float | None = None
     sent_s: float | None = None
     first_byte_s: float | None = None
+    opening_tokens = 0
+    """Prompt tokens the engine had to read before its first token when it was sent, its own among them; 0 once it came."""
     leaving_s: float | None = None
     output_tokens = 0
     unread_until_s = -INFINITE_S

@@ -27,9 +27,11 @@ class Replica:
         "incarnation_asked",
         "incarnation_number",
         "incarnation_told",
+        "iteration_s",
         "limit",
         "name",
         "opening",
+        "opening_tokens",
         "policy",
         "prefill",
         "progress_s",
@@ -55,6 +57,8 @@ class Replica:
         self.sample: ReplicaSample | None = None
         self.progress_s = 0.0
         """When its iteration clock was last seen to advance, or it was seen empty."""
+        self.iteration_s: float | None = None
+        """What one iteration took between the last two samples in which its clock moved; None before."""
         self.stalls_at_s = float("inf")
         """With work inside and the clock standing still it is stalled from then on."""
         self._kv_ratio = self._kv_of_a_token = 0.0
@@ -66,6 +70,8 @@ class Replica:
         self.requests = 0
         self.opening = 0
         """Executions sent there that have not shown a first byte yet."""
+        self.opening_tokens = 0
+        """Prompt tokens of those whose first byte says when their prompt was read: the streamed ones."""
         self.sent_tokens = 0
         """KV tokens of prompts sent since the last sample began: the gauge cannot show them yet."""
         self.limit = RunningLimit(policy.active_requests_max)
@@ -99,6 +105,7 @@ class Replica:
         """Take a sample in. Progress: the clock moved, or there was nothing to do."""
         before = self.sample
         moved = before is None or before.incarnation != sample.incarnation or before.iterations != sample.iterations
+        self.iteration_s = _iteration_s(before, sample) or self.iteration_s
         if moved or not sample.running or sample.iterations is None:
             self.progress_s = now_s
         self.sample = sample
@@ -147,6 +154,14 @@ class Replica:
         if self.tokens_max is not None and self.tokens + work.kv_tokens > self.tokens_max:
             return "queue_timeout"
         return ""
+
+
+def _iteration_s(before: ReplicaSample | None, after: ReplicaSample) -> float | None:
+    """Seconds an iteration between two samples of the same engine, by its slowest rank."""
+    if before is None or before.incarnation != after.incarnation or not before.iterations or not after.iterations:
+        return None
+    made = min(now - then for then, now in zip(before.iterations, after.iterations, strict=False))
+    return (after.begun_s - before.begun_s) / made if made > 0 else None
 
 
 class Pool:

@@ -7,9 +7,9 @@ The drain rate is tokens granted per second, counted only over gaps between two 
 the time: an idle pool says nothing about how fast it could be. It is unknown until `GAPS_MIN` such gaps were seen, and
 unknown is reported as None, never as zero.
 
-t_prefill is the time from sending to the first byte: a line in prompt tokens, fitted with forgetting, plus the
-`UPPER_RATIO` quantile of what recent requests took beyond it. It thus contains the engine's own scheduling delay at
-today's load, which is what a deadline has to leave room for.
+t_prefill is the time from sending to the first byte: a line in the prompt tokens the engine has to read until then,
+fitted with forgetting, plus the `UPPER_RATIO` quantile of what recent requests took beyond it. It thus contains the
+engine's own scheduling delay at today's load, which is what a deadline has to leave room for.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ GAPS_MAX = 64
 WINDOW_S = 20.0
 """Gaps older than this many seconds of backlog no longer count."""
 UPPER_RATIO = 0.95
-SPREADS = 2.0
-"""Of a sum of random gaps, 97 or 98 in a hundred are less than two standard deviations above the mean."""
+SPREADS = 3.0
+"""So many standard deviations above the mean of a sum of random gaps are rarely passed: who is let wait should be served."""
 OBSERVATIONS_MIN = 5
 FRESH_S = 3.0
 """What first tokens took under load is believed this long after the last one."""
+AHEAD_WEIGHT = 0.1
 QUANTILE_EVERY = 4
 """Once the window is full, so many observations change its quantile little."""
 
@@ -105,7 +106,11 @@ class DrainRate:
 
 
 class PrefillTime:
-    """Seconds from sending a request to its first byte, by prompt length.
+    """Seconds from sending a request to its first byte, by what the engine has to read before it.
+
+    An engine reads prompts in the order they come, so what decides is its own prompt and those that were sent before it
+    and have not shown a first byte: the line is fitted over their sum. A burst into an idle engine is thus foreseen by the
+    tokens it brings, not found out by the first of it that comes too late.
 
     An engine that has nothing of ours is judged by what was seen of it alone: what was measured under load says nothing
     about it, and would keep an idle engine idle for ever. For the same reason both are forgotten `FRESH_S` after the last
@@ -114,7 +119,7 @@ class PrefillTime:
     engine's very first is, none.
     """
 
-    __slots__ = ("_alone", "_alone_s", "_count", "_line", "_loaded_s", "_over", "_over_s")
+    __slots__ = ("_ahead_tokens", "_alone", "_alone_s", "_count", "_line", "_loaded_s", "_over", "_over_s")
 
     def __init__(self) -> None:
         self._alone = FittedLine(keep_ratio=0.97)
@@ -129,29 +134,36 @@ class PrefillTime:
         self._over = Window(64)
         self._over_s = 0.0
         self._count = 0
+        self._ahead_tokens = 0.0
+        """What recent requests found ahead of them, on average: what one that has to wait will find when it is sent."""
 
-    def observe(self, prompt_tokens: int, took_s: float, alone: bool, now_s: float) -> None:
-        """`alone`: nothing else of ours was in the engine when this was sent."""
+    def observe(self, prompt_tokens: int, ahead_tokens: int, took_s: float, alone: bool, now_s: float) -> None:
+        """It was sent behind `ahead_tokens` of prompts. `alone`: nothing else of ours was in the engine."""
+        to_read_tokens = prompt_tokens + ahead_tokens
         if alone:
             if now_s - self._alone_s > FRESH_S:
                 self._alone = FittedLine(keep_ratio=0.97)
             self._alone_s = now_s
-            self._alone.add(prompt_tokens, took_s)
+            self._alone.add(to_read_tokens, took_s)
         else:
             if now_s - self._loaded_s > FRESH_S:
                 self._forget_load()
             self._loaded_s = now_s
         if self._count >= OBSERVATIONS_MIN:
-            self._over.add(took_s - self._line.at(prompt_tokens))
+            self._over.add(took_s - self._line.at(to_read_tokens))
             if self._count < 64 or self._count % QUANTILE_EVERY == 0:
                 self._over_s = max(0.0, self._over.quantile(UPPER_RATIO))
-        self._line.add(prompt_tokens, took_s)
+        self._line.add(to_read_tokens, took_s)
         self._count += 1
+        self._ahead_tokens += (ahead_tokens - self._ahead_tokens) * AHEAD_WEIGHT
 
-    def upper_s(self, prompt_tokens: int, alone: bool, now_s: float) -> float:
-        """What `UPPER_RATIO` of such requests stayed under; 0.0 before anything was seen (a cold engine is tried)."""
+    def upper_s(self, prompt_tokens: int, ahead_tokens: int | None, alone: bool, now_s: float) -> float:
+        """What `UPPER_RATIO` of such requests stayed under; 0.0 before anything was seen (a cold engine is tried).
+
+        `ahead_tokens`: prompts being read there now; None for a request that has to wait first.
+        """
         if alone or now_s - self._loaded_s > FRESH_S:
-            return self._alone.at(prompt_tokens) if now_s - self._alone_s <= FRESH_S else 0.0
+            return self._alone.at(prompt_tokens + (ahead_tokens or 0)) if now_s - self._alone_s <= FRESH_S else 0.0
         if self._count < OBSERVATIONS_MIN:
             return 0.0
-        return self._line.at(prompt_tokens) + self._over_s
+        return self._line.at(prompt_tokens + (self._ahead_tokens if ahead_tokens is None else ahead_tokens)) + self._over_s
