@@ -29,9 +29,7 @@ import dataclasses
 import json
 import os
 import secrets
-import shlex
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -40,17 +38,15 @@ from typing import Any
 
 import uvloop
 
+import servers
 from headworks.tools.load import Plan, Run, run
 from headworks.tools.load_figures import Figures, figures
 from overload_page import page, picture
-from servers import free_port, process
 
 PATIENCE_S, SLO_S = 2.0, 1.0
 GOOD_RATIO_AT_SATURATION = 0.99
 SATURATION_STEP_PER_S = 0.5
 VALVES = (16, 18, 22, 32)
-ENGINE_START_S_MAX = 240.0
-GATEWAY_START_S_MAX = 20.0
 SEND_LAG_S_MAX, RETRIES_WHEN_LATE = 0.1, 2
 """A run in which the load driver itself was later than this says nothing about the engine and is made again."""
 WAYS = ("direct", "valve", "headworks")
@@ -187,10 +183,8 @@ class Bench:
         if self._options.engine:
             yield self._options.engine.rstrip("/")
             return
-        port = free_port()
-        command = shlex.split(self._options.engine_command.replace("{port}", str(port)))
-        command += ["--max-num-queued-reqs", str(valve)] if valve else []
-        with process(command, f"http://127.0.0.1:{port}/health", ENGINE_START_S_MAX) as engine:
+        flags = ["--max-num-queued-reqs", str(valve)] if valve else []
+        with servers.engine(self._options.engine_command, *flags) as engine:
             yield engine.url
 
     @contextlib.contextmanager
@@ -198,18 +192,9 @@ class Bench:
         if not wanted:
             yield ""
             return
-        template = self._options.config.read_text() if self._options.config else CONFIG
-        port, admin = free_port(), free_port()
-        with tempfile.TemporaryDirectory() as folder:
-            config = Path(folder) / "headworks.yaml"
-            values = {"{engine}": engine, "{port}": str(port), "{admin}": str(admin), "{folder}": folder}
-            for name, value in values.items():
-                template = template.replace(name, value)
-            config.write_text(template)
-            command = [str(Path(sys.executable).with_name("headworks")), "serve", "--config", str(config)]
-            ready = f"http://127.0.0.1:{admin}/readyz"
-            with process(command, ready, GATEWAY_START_S_MAX, {"HEADWORKS_API_KEY": KEY}):
-                yield f"http://127.0.0.1:{port}"
+        config = self._options.config.read_text() if self._options.config else CONFIG
+        with servers.gateway(config, engine, {"HEADWORKS_API_KEY": KEY}) as gateway:
+            yield gateway
 
     def report(self) -> dict[str, Any]:
         medians = [

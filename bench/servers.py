@@ -8,10 +8,12 @@ import shlex
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import httpx
 
@@ -64,3 +66,25 @@ def free_port() -> int:
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         return int(one.getsockname()[1])
+
+
+def engine(command: str, *flags: str, start_s_max: float = 240.0) -> contextlib.AbstractContextManager[Server]:
+    """An engine by the command that starts it, `{port}` replaced, further flags appended."""
+    port = free_port()
+    words = [*shlex.split(command.replace("{port}", str(port))), *flags]
+    return process(words, f"http://127.0.0.1:{port}/health", start_s_max)
+
+
+@contextlib.contextmanager
+def gateway(config: str, engine_url: str, keys: dict[str, str], start_s_max: float = 20.0) -> Iterator[str]:
+    """`headworks serve` with this configuration, its `{engine}`, `{port}`, `{admin}` and `{folder}` set. Yields its URL."""
+    port, admin = free_port(), free_port()
+    with tempfile.TemporaryDirectory() as folder:
+        values = {"{engine}": engine_url, "{port}": str(port), "{admin}": str(admin), "{folder}": folder}
+        for name, value in values.items():
+            config = config.replace(name, value)
+        path = Path(folder) / "headworks.yaml"
+        path.write_text(config)
+        command = [str(Path(sys.executable).with_name("headworks")), "serve", "--config", str(path)]
+        with process(command, f"http://127.0.0.1:{admin}/readyz", start_s_max, keys):
+            yield f"http://127.0.0.1:{port}"

@@ -198,6 +198,17 @@ def test_B6_a_timeout_speaks_of_time_whatever_was_short() -> None:
     assert alone.startswith("It waited 0.25 s ")
 
 
+def test_B2_a_limit_has_the_unit_of_what_it_limits() -> None:
+    slow = Verdict("time", "pool:llama", 1.25, 1.0, "s to first token", False, "queue_delay_exceeded")
+    blind = Verdict("time", "pool:llama", 5, 4, "requests waiting at an unknown rate", False, "queue_delay_exceeded")
+
+    def message(verdict: Verdict) -> str:
+        return str(body_of(refusal(decided("queue_delay_exceeded", verdict), IDS, wall_s=WALL_S))["error"]["message"])
+
+    assert message(slow) == "The forecast is 1.25 s to first token; the limit is 1 s."
+    assert message(blind) == "The forecast is 5 requests waiting at an unknown rate; the limit is 4."
+
+
 def test_E4_wait_is_the_forecast_or_what_was_waited() -> None:
     assert headers_of(refusal(decided("queue_full"), IDS, wall_s=0.0))["queue-wait"] == "4.500"
     assert headers_of(refusal(decided("queue_full", wait_s=None), IDS, wall_s=0.0))["queue-wait"] == "0.250"

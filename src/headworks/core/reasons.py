@@ -58,7 +58,7 @@ REASONS: dict[str, Reason] = _table(
         429,
         "overloaded",
         "ticket",
-        "The forecast is {value} {unit}; the limit is {limit} s.",
+        "The forecast is {value} {unit}; the limit is {bound}.",
     ),
     Reason(
         "kv_saturation",
@@ -74,7 +74,7 @@ REASONS: dict[str, Reason] = _table(
         429,
         "overloaded",
         "ticket",
-        "The forecast is {value} {unit} (limit {limit} s), and the engine's memory is full.",
+        "The forecast is {value} {unit} (limit {bound}), and the engine's memory is full.",
     ),
     Reason(
         "compute_saturation",

@@ -262,7 +262,9 @@ def _speaks_of(code: str, verdict: Verdict) -> bool:
 
 
 def _fill(reason: Reason, value: float | None, limit: float | None, unit: str, subject: str) -> str:
-    return reason.sentence.format(value=number(value), limit=number(limit), unit=unit.replace("_", " "), subject=subject)
+    bound = f"{number(limit)} s" if unit.split(" ")[0] == "s" else number(limit)
+    named = unit.replace("_", " ")
+    return reason.sentence.format(value=number(value), limit=number(limit), bound=bound, unit=named, subject=subject)
 
 
 def number(value: float | None) -> str:
