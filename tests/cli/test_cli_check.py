@@ -32,7 +32,8 @@ def test_a_good_file_shows_what_will_be_enforced(file: Path, capsys: pytest.Capt
     file.write_text(GOOD)
     assert run(["check", str(file)]) == 0
     text = " ".join(capsys.readouterr().out.split())
-    assert "enforces on 127.0.0.1:8080; admin on 127.0.0.1:8081 without a key; ledger memory:; decisions in decisions/" in text
+    assert "enforces on 127.0.0.1:8080; admin on 127.0.0.1:8081 without a key; ledger sqlite:headworks.db;" in text
+    assert "sqlite:headworks.db; decisions in decisions/" in text
     assert "class interactive first token ≤ 1 s; waits ≤ 0.5 s, 500 in queue;" in text
     assert (
         "tenant acme 1 key; interactive unless it asks for one of interactive, batch, bulk; any model; ≤ 15000 tokens" in text

@@ -142,7 +142,7 @@ def test_the_reference_file_becomes_settings() -> None:
     assert edges.admin_key.reveal() == "admin-0123456789abcdef0123"
     assert edges.limits.body_bytes_max == 8_388_608
     assert edges.limits.connections_max == 10_000
-    assert (edges.drain_s, edges.ledger_url) == (60.0, "memory:")
+    assert (edges.drain_s, edges.ledger_url, edges.durability) == (60.0, "sqlite:headworks.db", "process")
     assert [(r.name, r.pool, r.url, r.engine) for r in edges.replicas] == [
         ("llama/0", "llama", "http://127.0.0.1:8000", "vllm"),
         ("small/0", "small", "http://127.0.0.1:8001", "vllm"),

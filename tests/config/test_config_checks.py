@@ -76,7 +76,11 @@ RELATIONS = [
     ),
     (
         "ledger: {url: 'valkey://h:6379/0'}",
-        "ledger.url: this version has no shared ledger (valkey): gateways would each admit a whole budget; use memory:",
+        "ledger.url: this version has no shared ledger (valkey): gateways would each admit a whole budget; use sqlite:PATH",
+    ),
+    (
+        "ledger: {url: 'memory:', durability: power}",
+        "ledger.durability: memory: forgets everything with its process; durability: power needs sqlite:PATH",
     ),
 ]
 

@@ -152,7 +152,6 @@ def test_defaults_that_do_nothing_yet_are_said_in_one_line() -> None:
     loaded = read('pools: {p: {replicas: [{url: "http://127.0.0.1:8000", engine: vllm}]}}')
     assert [str(warning) for warning in loaded.warnings] == [
         "h.yaml:1: defaults that are not in force in this version:"
-        " ledger.url (memory: is used, and a restart forgets what was admitted);"
         " pools.*.discipline (predictive_ttft is used);"
         " pools.*.over_commit (nothing is over-committed (1.0))"
     ]
@@ -164,7 +163,8 @@ def test_defaults_that_do_nothing_yet_are_said_in_one_line() -> None:
         ("server: {workers: 1}", False),
         ("server: {workers: 2}", True),
         ("ledger: {url: 'memory:'}", False),
-        ("ledger: {url: 'sqlite:x.db'}", True),
+        ("ledger: {url: 'sqlite:x.db'}", False),
+        ("ledger: {durability: power}", False),
         ("ledger: {when_lost: closed}", False),
         ("ledger: {when_lost: share}", True),
         ("classes: {bulk: {preemptible: false}}", False),

@@ -88,13 +88,20 @@ def engine(port: int = 0) -> Iterator[Engine]:
 @contextlib.contextmanager
 def gateway(*words: str, directory: Path | None = None, **environment: str) -> Iterator[Gateway]:
     """`headworks serve`, ready for work. `directory`: where it is started."""
-    command = ("-m", "headworks.cli.main", "serve", *words, "--json")
-    with _process(*command, directory=directory, **environment) as child:
+    with starting(*words, directory=directory, **environment) as child:
         assert child.stdout is not None
         said = json.loads(child.stdout.readline())
         made = Gateway(child, said["listening"].removesuffix("/v1"), said["admin"])
         until(lambda: made.get("/readyz").status_code == 200)
         yield made
+
+
+@contextlib.contextmanager
+def starting(*words: str, directory: Path | None = None, **environment: str) -> Iterator[subprocess.Popen[str]]:
+    """`headworks serve`, whatever it is doing."""
+    command = ("-m", "headworks.cli.main", "serve", *words, "--json")
+    with _process(*command, directory=directory, **environment) as child:
+        yield child
 
 
 @contextlib.contextmanager

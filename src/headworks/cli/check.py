@@ -55,6 +55,7 @@ def enforcement(config: Config, environment: Any) -> dict[str, Any]:
         "admin": str(edges.admin),
         "admin_key": edges.admin_key is not None,
         "ledger": edges.ledger_url.partition("//")[0],
+        "durability": edges.durability if edges.ledger_url.startswith("sqlite:") else None,
         "decision_log": edges.decision_log.directory,
         "classes": {name: _class(section) for name, section in rules.classes.items()},
         "tenants": {name: _tenant(section, key_counts[name]) for name, section in rules.tenants.items()},
@@ -162,7 +163,8 @@ def _gateway_line(enforced: dict[str, Any]) -> str:
     mode = "decides and records, refuses nothing" if enforced["mode"] == "observe" else "enforces"
     key = "with a key" if enforced["admin_key"] else "without a key"
     log = f"decisions in {enforced['decision_log']}" if enforced["decision_log"] else "no decision log"
-    return f"{mode} on {enforced['listen']}; admin on {enforced['admin']} {key}; ledger {enforced['ledger']}; {log}"
+    power = ", synced with every batch" if enforced["durability"] == "power" else ""
+    return f"{mode} on {enforced['listen']}; admin on {enforced['admin']} {key}; ledger {enforced['ledger']}{power}; {log}"
 
 
 def _class_line(section: dict[str, Any]) -> str:

@@ -1,8 +1,14 @@
-"""`headworks ledger show|audit`: what is held in the ledger of a running gateway, and whether its counters are right."""
+"""`headworks ledger show|audit`: what is held in the ledger of a running gateway, and whether its counters are right.
+
+`headworks ledger backup|restore FILE`: a copy of a ledger in a file, and back. A backup may be taken while a gateway runs.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import os
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
@@ -11,10 +17,17 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from headworks.cli.admin_port import AdminOption, ConfigOption, JsonOption, admin_port
+from headworks.cli.admin_port import AdminOption, ConfigOption, JsonOption, admin_port, could_not_ask
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, help="Look into the ledger of a running gateway.")
+if TYPE_CHECKING:
+    from headworks.ledgers.backup import Kept
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, help="Look into a ledger, or keep a copy of it.")
 RECORDS_SHOWN_MAX = 50
+CONFIG_DEFAULT = Path("headworks.yaml")
+
+LedgerConfigOption = Annotated[Path, typer.Option("--config", help="The file that names the ledger.")]
+LedgerOption = Annotated[Path | None, typer.Option("--ledger", help="The ledger's file itself, instead of --config.")]
 
 
 @app.command()
@@ -52,6 +65,61 @@ def audit(admin: AdminOption = None, config: ConfigOption = None, as_json: JsonO
         count = len(found["differences"])
         typer.echo(f"{count} counters differ from the sum of their parts" if count else "every counter is the sum of its parts")
     raise typer.Exit(0 if found["holds"] else 1)
+
+
+@app.command()
+def backup(
+    file: Annotated[Path, typer.Argument(help="The file to write; it must not exist.")],
+    config: LedgerConfigOption = CONFIG_DEFAULT,
+    ledger: LedgerOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Copy the ledger into one file, while its gateway runs or not. Everything in it is copied, stored keys as well.
+
+    Exit: 0 it was written and can be recovered, 2 it could not be.
+    """
+    from headworks.ledgers.backup import backup as copy
+
+    kept = copy(ledger or _ledger_file(config), file)
+    _say(kept, f"{file} written", as_json)
+
+
+@app.command()
+def restore(
+    file: Annotated[Path, typer.Argument(help="A backup.")],
+    config: LedgerConfigOption = CONFIG_DEFAULT,
+    ledger: LedgerOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Put a backup in the ledger's place, while no gateway runs. What stood there is moved aside.
+
+    Exit: 0 it is in place, 2 it could not be put there, and nothing has changed.
+    """
+    from headworks.ledgers.backup import restore as put
+
+    kept = put(ledger or _ledger_file(config), file)
+    _say(kept, f"{file} restored; what it holds as charged stays so until its engines have been looked at", as_json)
+
+
+def _ledger_file(config: Path) -> Path:
+    from headworks.config import build
+    from headworks.config.load import load
+
+    settings = build.settings(load(str(config), os.environ, exposed_ok=True).config_or_raise(), os.environ)
+    kind, _, path = settings.ledger_url.partition(":")
+    if kind != "sqlite":
+        could_not_ask(f"the ledger of {config} is {kind}: there is no file; ledger.url: sqlite:PATH has one")
+    return Path(path)
+
+
+def _say(kept: Kept, sentence: str, as_json: bool) -> None:
+    if as_json:
+        _print_json(asdict(kept))
+        return
+    typer.echo(sentence)
+    for pool, tokens in kept.tokens.items():
+        typer.echo(f"pool {pool}: {tokens:,} tokens held")
+    typer.echo(f"{kept.charged:,} charged, {kept.remembered:,} remembered for their keys")
 
 
 def _table(records: list[dict[str, Any]]) -> Table:

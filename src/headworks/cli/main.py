@@ -20,6 +20,8 @@ import typer
 from headworks import __version__
 
 HOLDS, DOES_NOT_HOLD, COULD_NOT_RUN = 0, 1, 2
+SPEAK_FOR_THEMSELVES = ("headworks.config.problems", "headworks.ledgers.errors")
+"""Where errors come from whose text says everything. By name, so that a verb loads no more than it needs."""
 
 
 @dataclass(slots=True)
@@ -44,7 +46,7 @@ VERBS: tuple[Verb, ...] = (
     Verb("explain", "Ask", "Tell the story of one request: what was compared with what, and what would have helped."),
     Verb("sim", "Ask", "Run a scenario in virtual time on the same core, and hold it to what it expects."),
     Verb("load", "Ask", "Offer recorded traffic to a server and tell what its clients got."),
-    Verb("ledger", "Ask", "Show or audit what is held in the ledger of a running gateway."),
+    Verb("ledger", "Ask", "Show or audit what is held in a gateway's ledger; back it up, restore it."),
 )
 
 
@@ -114,7 +116,7 @@ def _root(
 
 def _could_not_run(error: Exception) -> int:
     """What no verb expected. Its traceback goes out whole, without local values: they may be secrets."""
-    if type(error).__module__ == "headworks.config.problems":
+    if type(error).__module__ in SPEAK_FOR_THEMSELVES:
         typer.echo(str(error), err=True)
     else:
         traceback.print_exception(error)

@@ -10,7 +10,7 @@ from hashlib import sha256
 
 from headworks.config import secret
 from headworks.config.pools import Discipline, Pool
-from headworks.config.schema import LEDGERS_IN_FORCE, Config
+from headworks.config.schema import Config
 from headworks.config.settings import ClientKey, ConnectionLimits, DecisionLogSettings, ReplicaSettings, Settings
 from headworks.config.traffic import ServiceClass, Tenant
 from headworks.config.values import ENVIRONMENT_NAME, address
@@ -143,6 +143,7 @@ def settings(config: Config, environment: Mapping[str, str]) -> Settings:
         ledger_url=_ledger_url(config.ledger.url, environment),
         lease_s=config.ledger.lease_s,
         remember_s=config.ledger.remember_s,
+        durability=config.ledger.durability,
         replicas=tuple(_replicas(config, environment)),
         keys=tuple(_keys(config, environment)),
         is_anonymous=not config.tenants,
@@ -155,10 +156,7 @@ def _secret(reference: str | None, environment: Mapping[str, str]) -> secret.Sec
 
 
 def _ledger_url(url: str, environment: Mapping[str, str]) -> str:
-    """An embedded ledger that this version lacks is replaced by memory; `check` and `serve` say so."""
-    if ENVIRONMENT_NAME.fullmatch(url):
-        url = secret.resolve(url, environment).reveal()
-    return url if url.partition(":")[0] in LEDGERS_IN_FORCE else "memory:"
+    return secret.resolve(url, environment).reveal() if ENVIRONMENT_NAME.fullmatch(url) else url
 
 
 def _replicas(config: Config, environment: Mapping[str, str]) -> list[ReplicaSettings]:

@@ -148,9 +148,12 @@ def _ledger(config: Config, around: Surroundings) -> Iterator[Finding]:
             return
         url = secret.resolve(url, around.environment).reveal()
     scheme = re.split(r"[:+]", url, maxsplit=1)[0]
-    if scheme not in (*LEDGERS_IN_FORCE, "sqlite"):
-        text = f"this version has no shared ledger ({scheme}): gateways would each admit a whole budget; use memory:"
+    if scheme not in LEDGERS_IN_FORCE:
+        text = f"this version has no shared ledger ({scheme}): gateways would each admit a whole budget; use sqlite:PATH"
         yield Finding((here,), text)
+    if scheme == "memory" and config.ledger.durability == "power":
+        text = "memory: forgets everything with its process; durability: power needs sqlite:PATH"
+        yield Finding((("ledger", "durability"), here), text)
 
 
 def _secrets(config: Config, around: Surroundings) -> Iterator[Finding]:

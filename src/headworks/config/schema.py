@@ -145,8 +145,8 @@ def json_schema() -> dict[str, Any]:
 ENGINES_IN_FORCE = ("vllm", "openai")
 """Engines this version has an adapter for. A pool with another is refused: nothing could be sent to it."""
 
-LEDGERS_IN_FORCE = ("memory",)
-"""Ledger schemes this version has. A shared one that is missing is refused, an embedded one is replaced by memory."""
+LEDGERS_IN_FORCE = ("memory", "sqlite")
+"""Ledger schemes this version has. Another is refused: gateways that do not share one would each admit a whole budget."""
 
 SERVER_TLS_IN_FORCE = False
 """Whether server.tls protects the ports. While it does not, it cannot excuse listening off loopback."""
@@ -172,11 +172,9 @@ NOT_YET_IN_FORCE: tuple[NotYet, ...] = (
     NotYet("server.workers", "one process serves", but=(1,)),
     NotYet("server.tls", "both ports speak plain HTTP"),
     NotYet("server.guard", "the gateway does not shed for its own sake"),
-    NotYet("ledger.url", "memory: is used, and a restart forgets what was admitted", but=("memory:",), by_default=True),
-    NotYet("ledger.domain", "a memory ledger is one domain", but=("main",)),
+    NotYet("ledger.domain", "a ledger in one process is one domain", but=("main",)),
     NotYet("ledger.replay_bytes_max", "answers are not kept", but=(0,)),
     NotYet("ledger.replay_total_bytes_max", "answers are not kept", but=(0,)),
-    NotYet("ledger.durability", "memory only", but=("process",)),
     NotYet("ledger.when_lost", "nothing is admitted while the ledger does not answer", but=("closed",)),
     NotYet("usage", "no usage journal is written"),
     NotYet("classes.*.mode", "server.mode alone decides", but=("enforce",)),

@@ -66,6 +66,8 @@ class Settings:
     ledger_url: str
     lease_s: float
     remember_s: float
+    durability: str
+    """`process` or `power`: what a ledger in a file survives."""
     replicas: tuple[ReplicaSettings, ...]
     keys: tuple[ClientKey, ...]
     is_anonymous: bool

@@ -14,13 +14,15 @@ held), `fair.py` (turns), `book_audit.py`, `book_snapshot.py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 from headworks.core import book_snapshot
 from headworks.core.book_audit import audit
 from headworks.core.book_leases import Leases
-from headworks.core.book_records import NOBODY
+from headworks.core.book_parts import Entry
+from headworks.core.book_records import KEYED, NOBODY, TOMBSTONES
 from headworks.core.book_table import CHARGED
 from headworks.core.commands import (
     Adopt,
@@ -46,6 +48,8 @@ from headworks.core.commands import (
 from headworks.core.fair import Turns
 from headworks.core.types import Owner, RequestKey, Reservation
 
+NO_POLICY = (-1, "")
+
 
 class Book(Leases):
     """Executions, the gateways that own them, and the evidence that ends them."""
@@ -54,7 +58,7 @@ class Book(Leases):
         super().__init__(lease_ms, remember_ms, records_max)
         self._behind_ms = 0
         """What a clock that stepped back is behind by: the book's own time goes on from where it was."""
-        self._policy: tuple[int, str] = (-1, "")
+        self._policy = NO_POLICY
         self._verbs: dict[type[Command], Callable[[Any], Answer]] = {
             Claim: self._claim,
             Reserve: self._reserve,
@@ -149,23 +153,51 @@ class Book(Leases):
 
     # surviving
 
-    def snapshot(self) -> dict[str, Any]:
-        """Everything, as a JSON-able value."""
+    def snapshot(self, *, with_ended: bool = True) -> dict[str, Any]:
+        """Everything, as a JSON-able value.
+
+        Without `with_ended`: what is charged, claimed or buried, found without passing over what has ended, which is
+        most of it. `ended` has the part of that which must be remembered; minted executions have no name anybody repeats.
+        """
+        entries = list(self._entries.values() if with_ended else self._unended())
+        keys = self._keys.items() if with_ended else self._keys_of(entries)
         return {
             "times": [self.now_ms, self.sequence, self._behind_ms],
             "policy": self._policy,
             "limits": book_snapshot.limits_value(self.counters),
-            "entries": [book_snapshot.entry_value(entry) for entry in self._entries.values()],
-            "keys": [[*key, execution] for key, execution in self._keys.items()],
+            "entries": [book_snapshot.entry_value(entry) for entry in entries],
+            "keys": [[*key, execution] for key, execution in keys],
             "orphans": list(self._orphans),
             "boots": [book_snapshot.boot_value(boot) for boot in self._boots.values()],
             "replicas": [book_snapshot.replica_value(replica) for replica in self._replicas.values()],
             "pools": {name: turns.snapshot() for name, turns in self._turns.items()},
-            "forgetting": [list(line) for line in self._forgetting],
+            "forgetting": [
+                list(line) if with_ended or number == TOMBSTONES else [] for number, line in enumerate(self._forgetting)
+            ],
         }
 
-    def restore(self, value: Any, *, replay: bool = False) -> None:
-        """Become the book a snapshot was taken of. Everything charged is an orphan then (A9).
+    def _unended(self) -> Iterator[Entry]:
+        for boot in self._boots.values():
+            yield from boot.entries.values()
+        for due_ms, execution in self._forgetting[TOMBSTONES]:
+            entry = self._entries.get(execution)
+            if entry is not None and entry.forget_ms == due_ms:
+                yield entry
+
+    def _keys_of(self, entries: Iterable[Entry]) -> Iterator[tuple[RequestKey, str]]:
+        for entry in entries:
+            if entry.key is not None and self._keys.get(entry.key) == entry.execution:
+                yield entry.key, entry.execution
+
+    def ended(self, after_count: int) -> list[dict[str, Any]]:
+        """What has ended under a client's key since `ended_count` was that, oldest first; not what is forgotten again."""
+        line = self._forgetting[KEYED]
+        latest = reversed(list(islice(reversed(line), self.ended_count - after_count)))
+        found = [(due_ms, self._entries.get(execution)) for due_ms, execution in latest]
+        return [book_snapshot.entry_value(one) for due_ms, one in found if one is not None and one.forget_ms == due_ms]
+
+    def restore(self, value: Any, *, ended: Iterable[Any] = (), replay: bool = False) -> None:
+        """Become the book a snapshot was taken of, with what had `ended` beside it. Everything charged is an orphan then (A9).
 
         With `replay`, nothing is orphaned yet: apply the commands that were recorded after the snapshot, at their times,
         and then call `orphan_all`.
@@ -174,24 +206,33 @@ class Book(Leases):
         self._policy = (value["policy"][0], value["policy"][1])
         book_snapshot.restore_limits(self.counters, value["limits"])
         self._turns = {name: Turns.restored(turns) for name, turns in value["pools"].items()}
-        entries = [book_snapshot.entry_from(one, self.counters) for one in value["entries"]]
+        remembered = [one for one in ended if one["forget_ms"] > self.now_ms]
+        entries = [book_snapshot.entry_from(one, self.counters) for one in (*remembered, *value["entries"])]
         self._entries = {entry.execution: entry for entry in entries}
         self._replicas = {one["name"]: book_snapshot.replica_from(one, self._entries) for one in value["replicas"]}
         boots = [book_snapshot.boot_from(one, self._entries) for one in value["boots"]]
         self._boots = {boot.owner: boot for boot in boots}
         self._asking = NOBODY
         self._orphans = {execution: self._entries[execution] for execution in value["orphans"]}
-        self._keys = {RequestKey(tenant, name): execution for tenant, name, execution in value["keys"]}
+        latest = entries[: len(remembered)]
+        self._keys = {entry.key: entry.execution for entry in latest if entry.key is not None}
+        self._keys |= {RequestKey(tenant, name): execution for tenant, name, execution in value["keys"]}
         for line, dues in zip(self._forgetting, value["forgetting"], strict=True):
             line.extend((due_ms, execution) for due_ms, execution in dues)
+        self._forgetting[KEYED].extend((entry.forget_ms, entry.execution) for entry in latest)
+        self.ended_count = len(self._forgetting[KEYED])
         self._sweep_due_ms = self._forget_at_ms = 0
         if not replay:
             self.orphan_all()
 
     def orphan_all(self) -> None:
-        """The process that knew the gateways is gone: every lease is over now."""
+        """The process that knew the gateways is gone: every lease, every seat and every policy's claim is over now."""
         for boot in self._boots.values():
             if boot.alive:
                 self.sequence += 1
                 self._lapse(boot)
+        for replica in self._replicas.values():
+            replica.reader = None
+            replica.samples.clear()
+        self._policy = NO_POLICY
         self._sweep_due_ms = 0

@@ -46,7 +46,7 @@ class Records:
         self.now_ms = 0
         self.sequence = 0
         self.counters = Counters()
-        self._remember_ms = remember_ms
+        self.remember_ms = remember_ms
         self._records_max = records_max
         self._entries: dict[str, Entry] = {}
         self._keys: dict[RequestKey, str] = {}
@@ -60,6 +60,8 @@ class Records:
         self._forgetting: tuple[deque[tuple[int, str]], ...] = (deque(), deque(), deque())
         """(due, execution) of ended executions without a key, with one, and of tombstones."""
         self._forget_at_ms = 0
+        self.ended_count = 0
+        """Executions that have ended under a client's key."""
         self._wakes: deque[tuple[Owner, str]] = deque(maxlen=WAKES_MAX)
         self.irregular: dict[tuple[str, str], int] = {}
         """(state, verb) → how often a move was asked for that the table does not have."""
@@ -143,7 +145,8 @@ class Records:
     def _remember(self, entry: Entry) -> None:
         """A given key is answered from memory for long, a minted one for a minute."""
         if entry.key is not None:
-            self._forget_in(KEYED, entry, self._remember_ms)
+            self.ended_count += 1
+            self._forget_in(KEYED, entry, self.remember_ms)
             return
         due_ms = self.now_ms + MINTED_MS
         due_ms -= due_ms % -MINTED_STEP_MS  # up to the next step

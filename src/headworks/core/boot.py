@@ -180,6 +180,7 @@ class Boot:
         replica = self.find_replica(record.replica)
         if replica is not None:
             replica.unproved[record.execution] = now_s
+            replica.take_stock()
             self._desk.observe(replica.name, now_s)
 
     def find_replica(self, name: str) -> Replica | None:
@@ -192,6 +193,8 @@ class Boot:
         replica = self.find_replica(record.replica)
         if replica is not None:
             replica.unproved.pop(record.execution, None)
+            if not replica.unproved:
+                replica.counted()
 
     def answered_cancel(self, answer: Answer) -> None:
         """Asked again about an orphan: it may have been ended without our hearing of it."""
@@ -226,7 +229,10 @@ class Boot:
 
     def answered_reader(self, replica: Replica | None, answer: Answer, now_s: float) -> None:
         """The seat is ours: the next look at the engine that begins from now on may be put."""
-        if replica is None or answer.outcome != "ok":
+        if replica is None:
+            return
+        if answer.outcome != "ok":
+            replica.counted()  # by another
             return
         replica.reader_sequence = answer.sequence
         replica.reader_s = now_s
@@ -250,6 +256,8 @@ class Boot:
         replica = self.find_replica(answer.replica)
         if replica is not None and answer.outcome == "refused":
             replica.incarnation_told = ""
+        elif replica is not None:
+            replica.counted()
 
     def depart(self) -> None:
         """The last act: what is still charged becomes somebody else's to watch, at once."""

@@ -12,6 +12,8 @@ from headworks.core.types import Capacity, ReplicaSample, Work
 
 DOWN_S = 1.0
 """A replica that refused a connection is left alone this long, or until a sample of it arrives."""
+UNCOUNTED_S = float("inf")
+"""Left alone until a sample has been counted."""
 
 
 class Replica:
@@ -99,7 +101,17 @@ class Replica:
 
     def refused_connection(self, now_s: float) -> None:
         """Nobody listens there: leave it alone for a moment."""
-        self.down_until_s = now_s + DOWN_S
+        self.down_until_s = max(self.down_until_s, now_s + DOWN_S)
+
+    def take_stock(self) -> None:
+        """Another life's work may run there: send nothing until a look at it has been counted, if it can be looked at."""
+        if self.sample is None:
+            self.down_until_s = UNCOUNTED_S
+
+    def counted(self) -> None:
+        """What runs there has been compared with what is charged."""
+        if self.down_until_s == UNCOUNTED_S:
+            self.down_until_s = 0.0
 
     def sampled(self, sample: ReplicaSample, now_s: float) -> None:
         """Take a sample in. Progress: the clock moved, or there was nothing to do."""
@@ -114,9 +126,12 @@ class Replica:
         self._kv_ratio = sample.kv_used_ratio or 0.0
         self._kv_until_s = sample.ended_s + self.policy.forget_s if known else float("-inf")
         self.sent_tokens = 0
-        self.down_until_s = 0.0
-        if sample.running is not None and sample.waiting is not None:
-            self.limit.sampled(sample.running, sample.waiting, now_s)
+        if sample.running is None or sample.waiting is None:
+            self.down_until_s = 0.0
+            return
+        if self.down_until_s != UNCOUNTED_S:
+            self.down_until_s = 0.0
+        self.limit.sampled(sample.running, sample.waiting, now_s)
 
     def kv_used_ratio(self, now_s: float) -> float | None:
         """The gauge plus what was sent since, while the sample is worth anything; None means ledger-only (B3)."""

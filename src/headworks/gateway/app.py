@@ -12,7 +12,7 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,6 @@ import uvicorn
 
 from headworks.config.settings import ReplicaSettings, Settings
 from headworks.core import events
-from headworks.core.book import Book
 from headworks.core.gate import Gate
 from headworks.core.policy import Policy
 from headworks.core.types import Capacity, Reservation
@@ -40,7 +39,6 @@ from headworks.gateway.proxy import METHODS, Proxy
 from headworks.gateway.readings import readings
 from headworks.gateway.runner import Runner
 from headworks.ledgers.base import open_ledger
-from headworks.ledgers.memory import MemoryStore
 
 log = logging.getLogger("headworks.gateway")
 
@@ -61,6 +59,9 @@ class App:
             lease_ms=int(settings.lease_s * 1000),
             remember_ms=int(settings.remember_s * 1000),
             clock_ms=clock.now_ms,
+            power=settings.durability == "power",
+            soon=_soon,
+            lost=self._ledger_lost,
         )
         self.gate = Gate(policy, name, secrets.token_bytes(32), boot)
         self.engines = {replica.name: _engine(replica) for replica in settings.replicas}
@@ -126,7 +127,7 @@ class App:
 
     def fixed(self, settings: Settings) -> list[str]:
         """What these settings would change that stays as it was started: it keeps a reload from being taken."""
-        mine, held = self.settings, ("listen", "admin", "ledger_url", "lease_s", "limits", "decision_log")
+        mine, held = self.settings, ("listen", "admin", "ledger_url", "lease_s", "durability", "limits", "decision_log")
         found = [name for name in held if getattr(mine, name) != getattr(settings, name)]
         if [(one.name, one.url, one.engine) for one in mine.replicas] != [(o.name, o.url, o.engine) for o in settings.replicas]:
             found.append("replicas")
@@ -141,6 +142,9 @@ class App:
         self.models.change_policy(policy)
         self._allow_labels()
         self.runner.feed(events.PolicyChanged(policy))
+
+    def _ledger_lost(self) -> None:
+        self.runner.feed(events.LedgerLost())
 
     def _described(self, capacity: Capacity) -> None:
         self.models.described(capacity)
@@ -187,19 +191,13 @@ class App:
 
     def audit(self) -> list[str]:
         """Counters that differ from the sum of their parts, in the gate and in the ledger."""
-        book = self._book()
-        return [*self.gate.check(), *(book.check() if book is not None else [])]
-
-    def _book(self) -> Book | None:
-        return self.store.book if isinstance(self.store, MemoryStore) else None
+        return [*self.gate.check(), *self.store.book.check()]
 
     def _charged(self) -> list[Reservation]:
-        book = self._book()
-        return book.charged() if book is not None else []
+        return self.store.book.charged()
 
     def _held(self, scope: str) -> int:
-        book = self._book()
-        return book.held(scope, "tokens") if book is not None else 0
+        return self.store.book.held(scope, "tokens")
 
     def _explain(self, name: str) -> list[Any]:
         return list(self.log.find(name)) if self.log is not None else []
@@ -229,6 +227,11 @@ class _AdminServer(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+
+def _soon(call: Callable[[], object]) -> object:
+    """At the end of this turn of the loop: what is read from all sockets in one turn is one batch of the ledger."""
+    return asyncio.get_running_loop().call_soon(call)
 
 
 def _log_fault(fault: BaseException) -> None:

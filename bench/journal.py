@@ -1,0 +1,130 @@
+"""What the journal costs: requests per CPU second of the whole gateway, with a ledger in a file and with one in memory.
+
+Both gateways stand in front of the same mock engine (bench/native) and take turns, each on the same core; a figure is the
+median over the rounds of
+
+    requests carried / CPU time of the gateway's process, its threads included (schedstat, before and after),
+
+so the checkpoints that a thread makes are in it. The file is in the directory given, or a temporary one: on a slow disk the
+commits cost no more, since nobody waits for the disk. With `--power` each batch is synced, and somebody does.
+
+A commit is shared by what comes in one turn of the loop, so it costs most where nothing shares: *alone* is one connection,
+*few* eight, *many* sixty-four. Target: with the journal at least 0.85 of memory's requests per CPU second at sixty-four. Exit 1
+where it is missed, 2 where the run could not be made.
+
+    python bench/journal.py --json [--quick] [--power]
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import secrets
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from cost import BUILD, HEADWORKS, LOAD_CORE, START_S_MAX, Unusable, build, headworks, one
+from servers import Server, free_port, process
+
+CASES = {
+    name: ["closed", "-c", connections, "-d", "1.4", "-w", "0.4", "-b", "1024"]
+    for name, connections in (("alone", "1"), ("few", "8"), ("many", "64"))
+}
+TARGET_CASE, TARGET_RATIO = "many", 0.85
+ROUNDS, ROUNDS_QUICK = 5, 2
+
+
+def main() -> int:
+    options = parsed()
+    try:
+        report = measured(options)
+    except (subprocess.CalledProcessError, FileNotFoundError, Unusable) as error:
+        print(f"journal: {error}", file=sys.stderr)
+        return 2
+    print(json.dumps(report, indent=1) if options.json else table(report))
+    return 0 if report["holds"] else 1
+
+
+def parsed() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="requests per CPU second, with the journal and without")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--quick", action="store_true", help=f"{ROUNDS_QUICK} rounds instead of {ROUNDS}")
+    parser.add_argument("--rounds", type=int)
+    parser.add_argument("--power", action="store_true", help="one sync a batch")
+    parser.add_argument("--directory", type=Path, help="where the file stands")
+    options = parser.parse_args()
+    options.rounds = options.rounds or (ROUNDS_QUICK if options.quick else ROUNDS)
+    return options
+
+
+def measured(options: argparse.Namespace) -> dict[str, Any]:
+    """Start both, take turns, compare."""
+    build()
+    keys = {"BENCH_KEY_ACME": f"hw-{secrets.token_hex(16)}", "BENCH_KEY_OTHER": f"hw-{secrets.token_hex(16)}"}
+    per_cpu_s: dict[str, dict[str, list[float]]] = {case: {"memory": [], "journal": []} for case in CASES}
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=options.directory)))
+        engine_port = free_port()
+        mock = ["taskset", "-c", LOAD_CORE, str(BUILD / "mock_upstream"), str(engine_port)]
+        stack.enter_context(process(mock, f"http://127.0.0.1:{engine_port}/health", START_S_MAX))
+        gateways: dict[str, Server] = {}
+        for name, url in (("memory", "memory:"), ("journal", f"sqlite:{folder}/ledger.db")):
+            own = folder / name
+            own.mkdir()
+            given = own / "given.yaml"
+            given.write_text(configured(url, options.power and name == "journal"))
+            gateways[name] = stack.enter_context(headworks(str(own), engine_port, keys, given))
+        for gateway in gateways.values():  # the first requests of a process pay for what all later ones have
+            one(gateway, CASES["many"], keys["BENCH_KEY_ACME"])
+        for number in range(options.rounds):
+            for case, arguments in CASES.items():
+                for name in sorted(gateways, reverse=bool(number % 2)):
+                    seen = one(gateways[name], arguments, keys["BENCH_KEY_ACME"])
+                    per_cpu_s[case][name].append(1e6 / seen["cost_us"])
+        file_bytes = sum(path.stat().st_size for path in folder.glob("ledger.db*"))
+    return compared(per_cpu_s, options, file_bytes)
+
+
+def configured(url: str, power: bool) -> str:
+    durability = "power" if power else "process"
+    return HEADWORKS.replace('{url: "memory:"}', f'{{url: "{url}", durability: {durability}}}')
+
+
+def compared(per_cpu_s: dict[str, dict[str, list[float]]], options: argparse.Namespace, file_bytes: int) -> dict[str, Any]:
+    rows = {}
+    for case, by_store in per_cpu_s.items():
+        pairs = zip(by_store["journal"], by_store["memory"], strict=True)
+        rows[case] = {
+            **{f"{name}_requests_per_cpu_s": round(median(values)) for name, values in by_store.items()},
+            "ratio": round(median(journal / memory for journal, memory in pairs), 3),
+        }
+    return {
+        "measured": time.strftime("%Y-%m-%d", time.gmtime()),
+        "cores": os.cpu_count(),
+        "rounds": options.rounds,
+        "durability": "power" if options.power else "process",
+        "cases": rows,
+        "file_bytes": file_bytes,
+        "target_ratio": TARGET_RATIO,
+        "holds": rows[TARGET_CASE]["ratio"] >= TARGET_RATIO,
+    }
+
+
+def table(report: dict[str, Any]) -> str:
+    lines = ["| connections | memory, requests/CPU s | journal | ratio |", "|---|--:|--:|--:|"]
+    for case, row in report["cases"].items():
+        figures = (row["memory_requests_per_cpu_s"], row["journal_requests_per_cpu_s"], row["ratio"])
+        lines.append(f"| {case} | " + " | ".join(str(figure) for figure in figures) + " |")
+    lines.append(f"\n{'holds' if report['holds'] else 'MISSED'}: {TARGET_CASE} >= {TARGET_RATIO}")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
