@@ -298,6 +298,15 @@ def test_A9_on_a_full_disk_reserves_fail_closed_stops_are_kept_and_it_heals_by_i
     }
 
 
+def test_A9_a_value_that_has_no_bytes_closes_the_ledger_instead_of_being_forgotten(world: JournalWorld) -> None:
+    ledger = Ledger(world.opened())
+    ledger.open(SCOPES)
+    world.store.apply([Stop("x", FIRST, "E1", "completed", used(1 << 70))], lambda answers: None)
+    world.store.apply([reserve("y", 1)], lambda answers: pytest.fail("promised"))
+    world.settle()
+    assert (world.lost, world.store.is_lost) == (1, True)
+
+
 def test_A9_what_waits_on_a_full_disk_is_bounded(world: JournalWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headworks.ledgers.journal.COMMANDS_KEPT_MAX", 50)
     ledger = Ledger(world.opened())

@@ -96,6 +96,7 @@ def _banner(app: App, as_json: bool) -> None:
                 "policy": app.policy.version,
                 "ledger": app.settings.ledger_url,
                 "guarantee": app.store.guarantee,
+                "charged": app.ledger()["charged"],
             }
         )
         return
@@ -106,6 +107,8 @@ def _banner(app: App, as_json: bool) -> None:
         f"mode {explained}, policy {app.policy.version}",
         f"ledger {app.settings.ledger_url} {app.store.guarantee}",
     ]
+    if left := app.ledger()["charged"]:
+        lines.append(f"ledger {left:,} charged by the last life of this gateway, until their engines have been looked at")
     typer.echo("\n".join(lines))
     sys.stdout.flush()
 

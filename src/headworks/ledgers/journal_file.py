@@ -48,6 +48,8 @@ CREATE TABLE journal (number INTEGER PRIMARY KEY, runs BLOB NOT NULL);
 CREATE TABLE snapshot (number INTEGER PRIMARY KEY CHECK (number = 1), book BLOB NOT NULL);
 CREATE TABLE ended (number INTEGER PRIMARY KEY, forget_ms INTEGER NOT NULL, records BLOB NOT NULL);
 """
+NO_ROW = (TypeError, ValueError, OverflowError)
+"""What becomes of a value that has no bytes. A ledger that holds one cannot be written any more, and has to say so."""
 BUSY_S = 1.0
 """How long a write waits for another connection of the file."""
 PAGE_BYTES = 4096
@@ -203,17 +205,17 @@ class JournalFile:
 
     def append(self, runs: Sequence[Run]) -> None:
         """One row, durable when this returns. Raises `WriteError`, and then nothing of it is there."""
-        row = encode(runs)
         try:
+            row = encode(runs)
             self._cursor.execute("INSERT INTO journal (runs) VALUES (?)", (row,))
-        except sqlite3.Error as error:
+        except (sqlite3.Error, *NO_ROW) as error:
             raise WriteError(str(error)) from error
         self._checkpoints.wrote(PAGE_BYTES + len(row))
 
     def replace(self, snapshot: Any, ended: Sequence[Any], now_ms: int, *, all_ended: bool = False) -> None:
         """A snapshot instead of everything in the journal, in one step. `all_ended`: instead of all that stood there, too."""
-        book, records = msgspec.msgpack.encode(snapshot), msgspec.msgpack.encode(ended)
         try:
+            book, records = msgspec.msgpack.encode(snapshot), msgspec.msgpack.encode(ended)
             with self._transaction() as write:
                 write("DELETE FROM journal")
                 write("INSERT OR REPLACE INTO snapshot (number, book) VALUES (1, ?)", (book,))
@@ -221,7 +223,7 @@ class JournalFile:
                 if ended:
                     forget_ms = max(record["forget_ms"] for record in ended)
                     write("INSERT INTO ended (forget_ms, records) VALUES (?, ?)", (forget_ms, records))
-        except sqlite3.Error as error:
+        except (sqlite3.Error, *NO_ROW) as error:
             raise WriteError(str(error)) from error
         self._checkpoints.wrote(CHECKPOINT_BYTES)
 
