@@ -220,7 +220,7 @@ class Book(Leases):
         for line, dues in zip(self._forgetting, value["forgetting"], strict=True):
             line.extend((due_ms, execution) for due_ms, execution in dues)
         self._forgetting[KEYED].extend((entry.forget_ms, entry.execution) for entry in latest)
-        self.ended_count = len(self._forgetting[KEYED])
+        self.ended_count = 0
         self._sweep_due_ms = self._forget_at_ms = 0
         if not replay:
             self.orphan_all()

@@ -61,7 +61,7 @@ class Records:
         """(due, execution) of ended executions without a key, with one, and of tombstones."""
         self._forget_at_ms = 0
         self.ended_count = 0
-        """Executions that have ended under a client's key."""
+        """Executions that have ended under a client's key since this book was made, or restored."""
         self._wakes: deque[tuple[Owner, str]] = deque(maxlen=WAKES_MAX)
         self.irregular: dict[tuple[str, str], int] = {}
         """(state, verb) → how often a move was asked for that the table does not have."""

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headworks.core.book import Book
+from headworks.core.book_table import TERMINAL
 from headworks.ledgers.errors import LedgerError
 from headworks.ledgers.journal import recovered
 from headworks.ledgers.journal_file import BUSY_S, Contents, Lock, judge
@@ -97,7 +98,8 @@ def looked_into(path: Path, named: Path) -> Kept:
     with _opened(path) as connection:
         contents = Contents(connection, named)
     book = recovered(contents, *_times(contents), 0)
-    return Kept(str(named), len(book.charged()), len(book.ended(0)), _tokens(book))
+    remembered = sum(record.key is not None and record.state in TERMINAL for record in book.records())
+    return Kept(str(named), len(book.charged()), remembered, _tokens(book))
 
 
 def _times(contents: Contents) -> tuple[int, int]:

@@ -218,7 +218,7 @@ def open_journal(
     file = JournalFile(path, power)
     try:
         book = recovered(file.read(), lease_ms, remember_ms, clock_ms())
-        file.replace(snapshot_of(book), book.ended(0), book.now_ms, all_ended=True)
+        file.replace(snapshot_of(book), book.ended(0), book.now_ms)
     except WriteError as error:
         file.close()
         raise LedgerError(f"The ledger {path} cannot be written: {error}") from error
@@ -245,14 +245,13 @@ def recovered(contents: Contents, lease_ms: int, remember_ms: int, now_ms: int) 
         _replay(book, contents)
         book.apply((), now_ms)
         book.orphan_all()
-        after = Book(lease_ms, remember_ms)
-        after.restore(book.snapshot())
     except (ValueError, KeyError, TypeError, AssertionError) as error:
         raise LedgerError(_cannot_be_replayed(contents, f"{type(error).__name__}: {error}")) from error
-    differences = after.check()
+    differences = book.check()
     if differences:
         raise LedgerError(_cannot_be_replayed(contents, differences[0]))
-    return after
+    book.lease_ms, book.remember_ms = lease_ms, remember_ms
+    return book
 
 
 def _replay(book: Book, contents: Contents) -> None:

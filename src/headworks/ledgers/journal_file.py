@@ -212,14 +212,14 @@ class JournalFile:
             raise WriteError(str(error)) from error
         self._checkpoints.wrote(PAGE_BYTES + len(row))
 
-    def replace(self, snapshot: Any, ended: Sequence[Any], now_ms: int, *, all_ended: bool = False) -> None:
-        """A snapshot instead of everything in the journal, in one step. `all_ended`: instead of all that stood there, too."""
+    def replace(self, snapshot: Any, ended: Sequence[Any], now_ms: int) -> None:
+        """A snapshot instead of everything in the journal, and what has ended since the one before; in one step."""
         try:
             book, records = msgspec.msgpack.encode(snapshot), msgspec.msgpack.encode(ended)
             with self._transaction() as write:
                 write("DELETE FROM journal")
                 write("INSERT OR REPLACE INTO snapshot (number, book) VALUES (1, ?)", (book,))
-                write("DELETE FROM ended WHERE forget_ms <= ? OR ?", (now_ms, all_ended))
+                write("DELETE FROM ended WHERE forget_ms <= ?", (now_ms,))
                 if ended:
                     forget_ms = max(record["forget_ms"] for record in ended)
                     write("INSERT INTO ended (forget_ms, records) VALUES (?, ?)", (forget_ms, records))
