@@ -22,7 +22,7 @@ from headworks.core import book_snapshot
 from headworks.core.book_audit import audit
 from headworks.core.book_leases import Leases
 from headworks.core.book_parts import Entry
-from headworks.core.book_records import KEYED, NOBODY, TOMBSTONES
+from headworks.core.book_records import KEYED, MINTED, NEVER_MS, NOBODY, TOMBSTONES
 from headworks.core.book_table import CHARGED
 from headworks.core.commands import (
     Adopt,
@@ -156,8 +156,8 @@ class Book(Leases):
     def snapshot(self, *, with_ended: bool = True) -> dict[str, Any]:
         """Everything, as a JSON-able value.
 
-        Without `with_ended`: what is charged, claimed or buried, found without passing over what has ended, which is
-        most of it. `ended` has the part of that which must be remembered; minted executions have no name anybody repeats.
+        Without `with_ended`: what is charged, claimed or buried, found without passing over what has ended, which is most of
+        it. Of that `ended` has what a client may repeat; of the rest only the names are kept, since they may not run again.
         """
         entries = list(self._entries.values() if with_ended else self._unended())
         keys = self._keys.items() if with_ended else self._keys_of(entries)
@@ -171,9 +171,8 @@ class Book(Leases):
             "boots": [book_snapshot.boot_value(boot) for boot in self._boots.values()],
             "replicas": [book_snapshot.replica_value(replica) for replica in self._replicas.values()],
             "pools": {name: turns.snapshot() for name, turns in self._turns.items()},
-            "forgetting": [
-                list(line) if with_ended or number == TOMBSTONES else [] for number, line in enumerate(self._forgetting)
-            ],
+            "ended_from_ms": self._forgetting[KEYED][0][0] if self._forgetting[KEYED] else NEVER_MS,
+            "forgetting": [list(line) if with_ended or number != KEYED else [] for number, line in enumerate(self._forgetting)],
         }
 
     def _unended(self) -> Iterator[Entry]:
@@ -194,7 +193,11 @@ class Book(Leases):
         line = self._forgetting[KEYED]
         latest = reversed(list(islice(reversed(line), self.ended_count - after_count)))
         found = [(due_ms, self._entries.get(execution)) for due_ms, execution in latest]
-        return [book_snapshot.entry_value(one) for due_ms, one in found if one is not None and one.forget_ms == due_ms]
+        return [self._ended_value(one) for due_ms, one in found if one is not None and one.forget_ms == due_ms]
+
+    def _ended_value(self, entry: Entry) -> dict[str, Any]:
+        is_newest = entry.key is not None and self._keys.get(entry.key) == entry.execution
+        return {**book_snapshot.entry_value(entry), "newest": is_newest}
 
     def restore(self, value: Any, *, ended: Iterable[Any] = (), replay: bool = False) -> None:
         """Become the book a snapshot was taken of, with what had `ended` beside it. Everything charged is an orphan then (A9).
@@ -206,20 +209,22 @@ class Book(Leases):
         self._policy = (value["policy"][0], value["policy"][1])
         book_snapshot.restore_limits(self.counters, value["limits"])
         self._turns = {name: Turns.restored(turns) for name, turns in value["pools"].items()}
-        remembered = [one for one in ended if one["forget_ms"] > self.now_ms]
-        entries = [book_snapshot.entry_from(one, self.counters) for one in (*remembered, *value["entries"])]
+        told = {one["execution"]: one for one in ended if one["forget_ms"] >= value["ended_from_ms"]}
+        entries = [book_snapshot.entry_from(one, self.counters) for one in (*told.values(), *value["entries"])]
         self._entries = {entry.execution: entry for entry in entries}
+        for due_ms, execution in value["forgetting"][MINTED]:
+            if execution not in self._entries:
+                self._entries[execution] = book_snapshot.only_name(execution, due_ms)
         self._replicas = {one["name"]: book_snapshot.replica_from(one, self._entries) for one in value["replicas"]}
         boots = [book_snapshot.boot_from(one, self._entries) for one in value["boots"]]
         self._boots = {boot.owner: boot for boot in boots}
         self._asking = NOBODY
         self._orphans = {execution: self._entries[execution] for execution in value["orphans"]}
-        latest = entries[: len(remembered)]
-        self._keys = {entry.key: entry.execution for entry in latest if entry.key is not None}
+        self._keys = {RequestKey(*one["key"]): one["execution"] for one in told.values() if one["newest"]}
         self._keys |= {RequestKey(tenant, name): execution for tenant, name, execution in value["keys"]}
         for line, dues in zip(self._forgetting, value["forgetting"], strict=True):
             line.extend((due_ms, execution) for due_ms, execution in dues)
-        self._forgetting[KEYED].extend((entry.forget_ms, entry.execution) for entry in latest)
+        self._forgetting[KEYED].extend((one["forget_ms"], one["execution"]) for one in told.values())
         self.ended_count = 0
         self._sweep_due_ms = self._forget_at_ms = 0
         if not replay:

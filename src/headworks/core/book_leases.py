@@ -158,7 +158,7 @@ class Leases(Testimony):
         entry.reserved_ms, entry.started_ms, entry.ended_ms = told.reserved_ms, told.started_ms, told.ended_ms
         newest = self._newest(told.key)
         if told.key is not None and (newest is None or newest.state in TERMINAL):
-            self._keys[told.key] = told.execution
+            self._name(told.key, told.execution)
         if state in TERMINAL:
             entry.usage, entry.evidence = told.usage, told.evidence
             self._remember(entry)

@@ -139,8 +139,8 @@ class Lives(Records):
             taken,
             self.now_ms,
         )
-        if command.key is not None:
-            self._keys[command.key] = execution
+        if named.key is not None:
+            self._name(named.key, execution)
         replica.entries[execution] = entry
         return entry
 

@@ -61,7 +61,7 @@ class Records:
         """(due, execution) of ended executions without a key, with one, and of tombstones."""
         self._forget_at_ms = 0
         self.ended_count = 0
-        """Executions that have ended under a client's key since this book was made, or restored."""
+        """News of what has ended under a client's key, since this book was made or restored."""
         self._wakes: deque[tuple[Owner, str]] = deque(maxlen=WAKES_MAX)
         self.irregular: dict[tuple[str, str], int] = {}
         """(state, verb) → how often a move was asked for that the table does not have."""
@@ -114,7 +114,7 @@ class Records:
             return self._answer("claim", command.execution, "dead", 0, entry.state if entry else UNKNOWN)
         entry = Entry.of(command.execution, CLAIMED, command.key, command.fingerprint, command.owner)
         self._entries[command.execution] = self._boots[command.owner].entries[command.execution] = entry
-        self._keys[command.key] = command.execution
+        self._name(command.key, command.execution)
         return self._answer_of("claim", entry, "claimed")
 
     def _taken(self, command: Claim, newest: Entry) -> Answer:
@@ -133,6 +133,14 @@ class Records:
         """The newest execution of a key, if it is remembered."""
         execution = self._keys.get(key) if key is not None else None
         return self._entries[execution] if execution is not None else None
+
+    def _name(self, key: RequestKey, execution: str) -> None:
+        """This is the key's newest execution from now on. The one before has to be told again, as that no longer."""
+        former = self._keys.get(key)
+        if former is not None and former != execution:
+            self.ended_count += 1
+            self._forgetting[KEYED].append((self._entries[former].forget_ms, former))
+        self._keys[key] = execution
 
     def _unclaim(self, entry: Entry) -> None:
         """The key is free again: refusals are not kept."""

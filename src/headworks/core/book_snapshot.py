@@ -8,7 +8,7 @@ from typing import Any
 from headworks.core.book_counters import UNLIMITED, Counters
 from headworks.core.book_parts import Boot, Entry
 from headworks.core.book_proof import Replica, Sample
-from headworks.core.book_table import CHARGED
+from headworks.core.book_table import CHARGED, STOPPED
 from headworks.core.commands import Floor
 from headworks.core.types import Charge, Owner, RequestKey, Usage
 
@@ -53,6 +53,13 @@ def entry_from(value: Any, counters: Counters) -> Entry:
     entry.usage = Usage(*value["usage"]) if value["usage"] else None
     if entry.state in CHARGED:
         entry.counters = counters.restore(entry.charges)
+    return entry
+
+
+def only_name(execution: str, forget_ms: int) -> Entry:
+    """An execution of which no more is known than that it has ended."""
+    entry = Entry.of(execution, STOPPED, None, "", Owner("", ""))
+    entry.forget_ms = forget_ms
     return entry
 
 
