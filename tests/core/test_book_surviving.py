@@ -44,6 +44,7 @@ def test_A6_a_failed_attempt_that_was_followed_by_a_claim_given_back_leaves_its_
     """The claim took the key from the failed attempt; when it was given back nobody had it, and so it is after a restart."""
     asked, key = Asked(), RequestKey("acme", "order-1")
     attempt(asked, "failed", key, "failed")
+    attempt(asked, "since", RequestKey("acme", "order-2"), "completed")
     first, count = asked.book.ended(0), asked.book.ended_count
     assert carried(asked, first).outcome(Claim("other", key, "other", FIRST)) == "conflict"
     asked.ask(Claim("claim", key, "same", FIRST), Cancel("claim", FIRST))

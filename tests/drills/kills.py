@@ -69,28 +69,34 @@ def drill(directory: Path, times: int, seed: int) -> Drill:
         )
         for number in range(1, times + 1):
             if random.random() < STARTING_RATIO:
-                kill_starting(file, random.uniform(0.0, 1.0))
+                inside = kill_starting(file, upstream, random.uniform(0.0, 1.0))
             else:
-                kill_loaded(file, random, random.uniform(0.0, 0.8))
+                inside = kill_loaded(file, upstream, random, random.uniform(0.0, 0.8))
             seen.kills += 1
-            look(directory, upstream, seen, f"kill {number} of seed {seed}")
+            look(directory, inside, seen, f"kill {number} of seed {seed}")
             if number % SETTLE_EVERY == 0 or number == times:
                 settle(file, upstream, seen, f"after kill {number} of seed {seed}")
     return seen
 
 
-def kill_starting(file: Path, after_s: float) -> None:
+def kill_starting(file: Path, upstream: Engine, after_s: float) -> set[str]:
+    """What is inside the engine when the gateway is no more."""
     with starting("--config", str(file)) as child:
         time.sleep(after_s)  # the instant itself is what is random here: nothing is waited for
         child.kill()
+        inside = set(upstream.state()["held"])
         child.wait(5)
+    return inside
 
 
-def kill_loaded(file: Path, random: Random, after_s: float) -> None:
+def kill_loaded(file: Path, upstream: Engine, random: Random, after_s: float) -> set[str]:
+    """What is inside the engine when the gateway is no more, and the engine has hardly had time to see it."""
     with gateway("--config", str(file)) as front, load(front.url, random):
         time.sleep(after_s)
         front.send(signal.SIGKILL)
+        inside = set(upstream.state()["held"])
         front.ended()
+    return inside
 
 
 @contextlib.contextmanager
@@ -119,9 +125,8 @@ def client(url: str, random: Random, over: threading.Event) -> None:
                         break
 
 
-def look(directory: Path, upstream: Engine, seen: Drill, where: str) -> None:
-    """What a start would find now, beside what the engine holds."""
-    inside = set(upstream.state()["held"])
+def look(directory: Path, inside: set[str], seen: Drill, where: str) -> None:
+    """What a start would find now, beside what the engine held."""
     path = directory / "ledger.db"
     if not path.exists():  # killed before the file was there
         seen.expect(not inside, f"{where}: {inside} inside, and no ledger")

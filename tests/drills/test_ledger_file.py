@@ -76,7 +76,7 @@ def test_A9_a_second_gateway_on_the_file_ends_with_a_sentence_and_the_word_Valke
 
 def test_A9_on_a_disk_that_takes_nothing_more_streams_run_and_nothing_new_is_admitted_until_it_does(tmp_path: Path) -> None:
     with engine() as upstream:
-        file = configuration(tmp_path, upstream.url, ledger=file_ledger(tmp_path))
+        file = configuration(tmp_path, upstream.url, ledger=file_ledger(tmp_path, lease_s=60))
         with gateway("--config", str(file)) as front:
             with stream(front.url, tokens=300) as lines:
                 next(lines)

@@ -132,7 +132,7 @@ def test_A9_limits_of_the_life_before_do_not_outrank_those_of_this_one(world: Jo
     """A process counts its policies from 1: after ten reloads and a restart its first one has to hold."""
     ledger = Ledger(world.opened())
     ledger.open(SCOPES)
-    ledger.ask(SetLimits("policy-11", 11, (Charge("pool:pool", "tokens", 100),)))
+    ledger.ask(SetLimits("policy-11", 11, (Charge("pool:pool", "tokens", 100),)), Heartbeat(FIRST))
     ledger.store = world.killed()
     assert ledger.outcome(SetLimits("policy-1", 1, (Charge("pool:pool", "tokens", 50),))) == "ok"
     ledger.ask(Heartbeat(RESTARTED))
