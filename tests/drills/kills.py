@@ -23,7 +23,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -40,6 +40,8 @@ SETTLE_EVERY = 10
 STARTING_RATIO = 0.3
 """Kills that come while the gateway starts, at whatever it is doing then."""
 POOL_TOKENS = 6_000
+SPEED = "0.3"
+"""An engine that is slow to let go, so that something is inside when it is asked."""
 
 
 @dataclass
@@ -60,7 +62,7 @@ class Drill:
 def drill(directory: Path, times: int, seed: int) -> Drill:
     """So many kills, in an order that depends on the seed alone; the instants are those of a real machine."""
     random, seen = Random(seed), Drill()
-    with engine() as upstream:
+    with engine(0, "--speed", SPEED) as upstream:
         file = configuration(
             directory,
             upstream.url,
@@ -81,22 +83,30 @@ def drill(directory: Path, times: int, seed: int) -> Drill:
 
 def kill_starting(file: Path, upstream: Engine, after_s: float) -> set[str]:
     """What is inside the engine when the gateway is no more."""
-    with starting("--config", str(file)) as child:
+    with starting("--config", str(file)) as child, witness(upstream) as inside_now:
         time.sleep(after_s)  # the instant itself is what is random here: nothing is waited for
         child.kill()
-        inside = set(upstream.state()["held"])
+        inside = inside_now()
         child.wait(5)
     return inside
 
 
 def kill_loaded(file: Path, upstream: Engine, random: Random, after_s: float) -> set[str]:
     """What is inside the engine when the gateway is no more, and the engine has hardly had time to see it."""
-    with gateway("--config", str(file)) as front, load(front.url, random):
+    with gateway("--config", str(file)) as front, load(front.url, random), witness(upstream) as inside_now:
         time.sleep(after_s)
         front.send(signal.SIGKILL)
-        inside = set(upstream.state()["held"])
+        inside = inside_now()
         front.ended()
     return inside
+
+
+@contextlib.contextmanager
+def witness(upstream: Engine) -> Iterator[Callable[[], set[str]]]:
+    """Asks the engine what is inside, on a connection that is there already: a new one would come too late."""
+    with httpx.Client(timeout=10, trust_env=False) as http:
+        http.get(upstream.url + "/fake/state")
+        yield lambda: set(http.get(upstream.url + "/fake/state").json()["held"])
 
 
 @contextlib.contextmanager

@@ -78,8 +78,8 @@ class Gateway:
 
 
 @contextlib.contextmanager
-def engine(port: int = 0) -> Iterator[Engine]:
-    with _process("-m", "headworks.testing.fake_engine", *ENGINE, "--port", str(port)) as child:
+def engine(port: int = 0, *flags: str) -> Iterator[Engine]:
+    with _process("-m", "headworks.testing.fake_engine", *ENGINE, *flags, "--port", str(port)) as child:
         assert child.stdout is not None
         url = child.stdout.readline().removeprefix("listening on ").strip()
         yield Engine(child, url, int(url.rpartition(":")[2]))
