@@ -19,8 +19,7 @@ HOST_TOOL = {"type": "function", "function": {"name": "f", "parameters": {"anyOf
 REMOTE_TOOL = {"type": "function", "function": {"name": "f", "parameters": {"$ref": "http://10.0.0.1/schema.json"}}}
 
 EVERYWHERE: list[tuple[dict[str, Any], str]] = [
-    *(({name: {"a": 1}}, "field_not_allowed") for name in REFUSED),
-    ({"use_beam_search": True}, "field_not_allowed"),
+    *(({name: True}, "field_not_allowed") for name in REFUSED),
     ({"nobody_knows_it": 1}, "field_not_allowed"),
     ({"n": 1_000_000}, "invalid_request"),
     ({"n": 2, "best_of": 1}, "invalid_request"),

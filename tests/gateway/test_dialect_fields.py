@@ -137,6 +137,13 @@ def test_H3_the_list_of_refused_fields_has_all_that_were_ever_seen_misused() -> 
     assert set(NOTED) <= set(REFUSED)
 
 
+def test_H3_a_key_that_may_not_be_one_is_refused_by_the_name_of_its_field() -> None:
+    fault = refused(chat, logit_bias={"host": 1})
+    assert (fault.reason, fault.param) == ("invalid_request", "logit_bias")
+    assert fault.subject == "logit_bias: one of its keys: Expected `str` matching regex '^[0-9]{1,10}\\\\Z'."
+    assert refused(chat, metadata={"x" * 513: "y"}).param == "metadata"
+
+
 def tool(schema: Any) -> dict[str, Any]:
     return {"tools": [{"type": "function", "function": {"name": "f", "parameters": schema}}]}
 

@@ -113,7 +113,8 @@ class KeyWatch:
         configured = [Key(key.key.reveal(), Identity(key.tenant, key.client)) for key in settings.keys]
         admins = [key.hash for key in good if key.tenant == ADMIN]
         self.keys.change(self._pepper, configured, stored, admins, ANONYMOUS if settings.is_anonymous else None)
-        self.clients = {key.identity.client for key in [*configured, *stored]} | {ANONYMOUS.client}
+        identities = [ANONYMOUS, *(key.identity for key in configured), *(key.identity for key in stored)]
+        self.clients = {identity.client for identity in identities}
         self.admin_exists = any(key.tenant == ADMIN for key in self._kept)
         self._expiry_s = min((key.expires_s for key in good if key.expires_s is not None), default=math.inf)
 
