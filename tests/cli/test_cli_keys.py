@@ -98,6 +98,14 @@ def test_H2_what_cannot_be_done_is_1_and_says_why(place: Path, capsys: Capture) 
     assert not (place / "ledger.db").exists()
 
 
+def test_H2_a_key_given_as_an_argument_is_repeated_nowhere(place: Path, capsys: Capture) -> None:
+    for verb in ("rotate", "revoke"):
+        assert headworks(["keys", verb, "hw-0123456789"]) == 1
+        said = capsys.readouterr()
+        assert "that is a key itself" in said.err
+        assert "0123456789" not in said.out + said.err
+
+
 def test_H2_what_could_not_run_is_2(place: Path, capsys: Capture) -> None:
     assert headworks(["keys", "list", "--config", "nothing.yaml"]) == 2
     assert "nothing.yaml: cannot be read" in capsys.readouterr().err

@@ -116,6 +116,11 @@ def list_keys(
 
 def _asked(admin: str | None, config: Path | None, verb: str, name: str = "", asked: Any = None) -> Any:
     """The answer of a running gateway, or of the file itself. Ends the verb where there is none."""
+    from headworks.ledgers.keys import KEY_PREFIX
+
+    if name.startswith(KEY_PREFIX):  # and it is repeated nowhere: not in a message, not in a path
+        typer.echo("headworks: that is a key itself, which others may have seen by now; name its id, and revoke that", err=True)
+        raise typer.Exit(1)
     port, file = _places(admin, config)
     if port is not None:
         status, body = _through(port, verb, name, asked)

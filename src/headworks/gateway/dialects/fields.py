@@ -25,6 +25,11 @@ LOGPROBS_MAX = 20
 PROMPT_LOGPROBS_MAX = 5
 """An engine answers with this many entries for each prompt token: more is a way to fill its memory."""
 
+PROXIED_NAMES = frozenset({"api_base", "base_url", "host", "callback_url", "user_config"})
+"""Names that have steered gateways to other servers. They may not stand at any depth of what we pass on."""
+SCHEMA_NAME_MAPS = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
+"""In a JSON Schema the keys of these objects are names chosen by its author, not fields: a tool may well take a `host`."""
+
 REFUSED: dict[str, str] = {
     "request_id": "engines get ids of ours; the header X-Request-Id is yours",
     "rid": "engines get ids of ours; the header X-Request-Id is yours",
@@ -49,10 +54,6 @@ REFUSED: dict[str, str] = {
 
 Any other name that is not in a route's struct is refused as well, without a reason.
 """
-PROXIED_NAMES = frozenset({"api_base", "base_url", "host", "callback_url", "user_config"})
-"""Names that have steered gateways to other servers. They may not stand at any depth of what we pass on."""
-SCHEMA_NAME_MAPS = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
-"""In a JSON Schema the keys of these objects are names chosen by its author, not fields: a tool may well take a `host`."""
 
 PositiveTokens: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=TOKENS_RANGE_MAX)]
 TokenId: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=TOKENS_RANGE_MAX)]
