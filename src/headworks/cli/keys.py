@@ -190,7 +190,8 @@ def _show_new(made: dict[str, Any], as_json: bool) -> None:
         return
     typer.echo(made["key"])
     until = f"until {_date(made['expires_s'])}" if made["expires_s"] is not None else "without an end"
-    typer.echo(f"key {made['id']} of {_whose(made)}, {_scopes(made)}, {until}; it is not shown again", err=True)
+    good_for = "" if made["admin"] else f", {_scopes(made)}"
+    typer.echo(f"key {made['id']} of {_whose(made)}{good_for}, {until}; it is not shown again", err=True)
     if made["replaces"]:
         typer.echo(f"it succeeds {made['replaces']}, which headworks keys list tells the end of", err=True)
 
@@ -212,7 +213,7 @@ def _whose(key: dict[str, Any]) -> str:
 
 def _scopes(key: dict[str, Any]) -> str:
     if key["admin"]:
-        return "the admin port"
+        return "nothing else"
     classes = "all classes" if key["classes"] is None else ", ".join(key["classes"])
     return f"{classes}; {'all models' if key['models'] is None else ', '.join(key['models'])}"
 
