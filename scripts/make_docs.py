@@ -6,6 +6,8 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+import fields_page
+
 from headworks.core import book_table, life
 from headworks.core.reasons import REASONS, Reason
 from headworks.gateway.headers_table import READ, WRITTEN
@@ -50,6 +52,7 @@ def main() -> int:
         "errors.md": errors_page(),
         "headers.md": headers_page(),
         "metrics.md": metrics_page(),
+        "fields.md": page(*fields_page.parts(table)),
     }
     stale = [name for name, text in pages.items() if _now(name) != text]
     if "--check" in sys.argv[1:]:

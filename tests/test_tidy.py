@@ -60,8 +60,7 @@ UNITLESS_FLOATS = {
     *("ClassPolicy.share", "TenantPolicy.share", "PoolPolicy.over_commit", "PoolPolicy.quantile"),
     *("Verdict.value", "Verdict.limit", "ShownVerdict.value", "ShownVerdict.limit", "Reading.value", "Histogram.sum"),
     # the names of a protocol, of an option, of a distribution's parameter
-    *("SharedFields.temperature", "SharedFields.top_p", "SharedFields.min_p", "SharedFields.presence_penalty"),
-    *("SharedFields.frequency_penalty", "SharedFields.repetition_penalty", "Lengths.sigma", "Fault.ratio"),
+    *("Lengths.sigma", "Fault.ratio"),
     *("Plan.seconds", "Plan.rate_times", "Figures.seconds", "FakeSettings.speed", "Source.bytes_per_token"),
     # an engine's own counters and gauges, which its page states as decimals
     *("EngineSample.running", "EngineSample.waiting", "EngineSample.preemptions_total", "EngineFigures.preemptions"),

@@ -12,6 +12,7 @@ ENVIRONMENT = {
     "BATCHCO_KEY": "batch-0123456789abcdef012",
     "ENGINE_KEY": "engine-0123456789abcdef01",
     "CLOUD_KEY": "cloud-0123456789abcdef012",
+    "HEADWORKS_KEYS_SECRET": "pepper-0123456789abcdef0123456789",
 }
 EXAMPLE = Path(__file__).parents[2] / "docs" / "config.example.yaml"
 POOL = 'pools: {llama: {models: [a, b], replicas: [{url: "http://127.0.0.1:8000", engine: vllm}]}}\n'

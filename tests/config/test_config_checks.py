@@ -75,6 +75,10 @@ RELATIONS = [
         "server.admin: 127.0.0.1:8080 is also where clients connect; choose another port",
     ),
     (
+        "ledger: {keys_secret: env:ENGINE_KEY}",
+        "ledger.keys_secret: the secret in ENGINE_KEY must have at least 32 characters",
+    ),
+    (
         "ledger: {url: 'valkey://h:6379/0'}",
         "ledger.url: this version has no shared ledger (valkey): gateways would each admit a whole budget; use sqlite:PATH",
     ),
@@ -213,7 +217,7 @@ def test_warnings_do_not_stop_a_file() -> None:
     )
     text = "\n".join(str(warning) for warning in loaded.warnings)
     assert loaded.config is not None
-    assert "h.yaml:2: tenants.a.keys: the tenant has no key, so nobody can ask as it" in text
+    assert "h.yaml:2: tenants.a.keys: no key stands here; unless one is stored (headworks keys add), nobody can ask" in text
     assert "h.yaml:3: tenants.b.keys[0]: the key in SHORT has fewer than 20 characters and can be guessed" in text
     assert "h.yaml:4: models.z: no pool serves z" in text
 

@@ -28,9 +28,14 @@ class AdminPort:
 
     def get(self, path: str) -> tuple[int, Any]:
         """Status and decoded body. Ends the verb with 2 when the gateway cannot be asked."""
+        return self.ask("GET", path)
+
+    def ask(self, method: str, path: str, asked: Any = None) -> tuple[int, Any]:
+        """The same with a JSON body. No proxy is used: the admin key and new API keys are for nobody between."""
         headers = {"Authorization": f"Bearer {self.key}"} if self.key else {}
         try:
-            answer = httpx.get(self.url + path, headers=headers, timeout=ASK_S_MAX)
+            with httpx.Client(headers=headers, timeout=ASK_S_MAX, trust_env=False) as client:
+                answer = client.request(method, self.url + path, json=asked)
             body = answer.json()
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             could_not_ask(f"{self.url} cannot be asked: {error}. Is a gateway running? --admin URL or --config FILE names it.")
@@ -38,7 +43,18 @@ class AdminPort:
             could_not_ask(f"{self.url}{path} answered {answer.status_code} without JSON: that is no admin port of headworks.")
         if answer.status_code == 401:
             could_not_ask(f"{self.url} wants its admin key: set {KEY_VARIABLE}, or name the file with --config.")
+        if answer.status_code == 429:
+            could_not_ask(f"{self.url}: {body['error']['message']}")
         return answer.status_code, body
+
+    def is_there(self) -> bool:
+        """Whether anything listens there."""
+        try:
+            with httpx.Client(timeout=ASK_S_MAX, trust_env=False) as client:
+                client.get(self.url + "/livez")
+        except httpx.TransportError:
+            return False
+        return True
 
 
 def admin_port(admin: str | None, config: Path | None) -> AdminPort:
@@ -50,7 +66,8 @@ def admin_port(admin: str | None, config: Path | None) -> AdminPort:
 
     settings = build.settings(load(str(config), os.environ, exposed_ok=True).config_or_raise(), os.environ)
     url = admin or f"http://{settings.admin}"
-    return AdminPort(url.rstrip("/"), settings.admin_key.reveal() if settings.admin_key is not None else None)
+    key = settings.admin_key.reveal() if settings.admin_key is not None else os.environ.get(KEY_VARIABLE)
+    return AdminPort(url.rstrip("/"), key)
 
 
 def could_not_ask(sentence: str) -> NoReturn:

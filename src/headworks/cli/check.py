@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from dataclasses import asdict
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, replace
 from typing import Annotated, Any
 
 import msgspec
@@ -13,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from headworks.cli.key_notes import key_notes
 from headworks.config.build import policy, settings
 from headworks.config.checks_pools import replica_evidence
 from headworks.config.load import Loaded, load
@@ -33,7 +36,9 @@ def check(
     Nothing is started and no engine is asked. Exit: 0 the file can be used, 1 it cannot, 2 it could not be read.
     """
     loaded = load(file, os.environ, exposed_ok=exposed)
-    enforced = enforcement(loaded.config, os.environ) if loaded.config else None
+    warnings, stored_keys = key_notes(loaded, os.environ, time.time())
+    loaded = replace(loaded, warnings=tuple(warnings))
+    enforced = enforcement(loaded.config, os.environ, stored_keys) if loaded.config else None
     if json:
         _print_json(loaded, enforced)
     else:
@@ -44,10 +49,10 @@ def check(
         raise typer.Exit(1)
 
 
-def enforcement(config: Config, environment: Any) -> dict[str, Any]:
+def enforcement(config: Config, environment: Any, stored_keys: Mapping[str, int]) -> dict[str, Any]:
     """What a gateway started with this file would do, in plain values. No secret is among them."""
     rules, edges = policy(config, number=1), settings(config, environment)
-    key_counts = {name: sum(key.tenant == name for key in edges.keys) for name in rules.tenants}
+    key_counts = {name: sum(key.tenant == name for key in edges.keys) + stored_keys.get(name, 0) for name in rules.tenants}
     return {
         "policy_version": rules.version,
         "mode": "observe" if rules.observe else "enforce",

@@ -47,6 +47,7 @@ VERBS: tuple[Verb, ...] = (
     Verb("sim", "Ask", "Run a scenario in virtual time on the same core, and hold it to what it expects."),
     Verb("load", "Ask", "Offer recorded traffic to a server and tell what its clients got."),
     Verb("ledger", "Ask", "Show or audit what is held in a gateway's ledger; back it up, restore it."),
+    Verb("keys", "Ask", "Issue, rotate, revoke and list the API keys of tenants."),
 )
 
 

@@ -8,13 +8,16 @@ import logging
 import os
 import signal
 import sys
+import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from headworks.cli.key_notes import key_notes
 from headworks.config import build, load, options
+from headworks.ledgers.base import LedgerError
 
 if TYPE_CHECKING:
     from headworks.config.schema import Config
@@ -46,7 +49,7 @@ def serve(
         assert config is not None
         loaded = load.load(str(config), os.environ, exposed_ok=exposed)
         chosen = loaded.config_or_raise()
-        for warning in loaded.warnings:
+        for warning in key_notes(loaded, os.environ, time.time())[0]:
             typer.echo(f"note: {warning}", err=True)
     chosen = options.with_options(chosen, os.environ, listen=listen, admin=admin, observe=observe, exposed_ok=exposed)
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
@@ -56,7 +59,11 @@ def serve(
 def _run(chosen: Config, file: Path | None, exposed: bool, as_json: bool) -> None:
     from headworks.gateway.app import App
 
-    app = App(build.policy(chosen, number=1), build.settings(chosen, os.environ))
+    try:
+        app = App(build.policy(chosen, number=1), build.settings(chosen, os.environ))
+    except LedgerError as error:
+        typer.echo(f"headworks: {error}", err=True)
+        raise typer.Exit(2) from None
     try:
         import uvloop
     except ImportError:

@@ -148,11 +148,21 @@ def settings(config: Config, environment: Mapping[str, str]) -> Settings:
         keys=tuple(_keys(config, environment)),
         is_anonymous=not config.tenants,
         decision_log=DecisionLogSettings(config.log.decisions, config.log.rotate_bytes, config.log.keep_days),
+        keys_path=_keys_path(config.ledger.url, environment),
+        keys_secret=_secret(config.ledger.keys_secret, environment),
     )
 
 
 def _secret(reference: str | None, environment: Mapping[str, str]) -> secret.Secret | None:
     return None if reference is None else secret.resolve(reference, environment)
+
+
+def _keys_path(url: str, environment: Mapping[str, str]) -> str | None:
+    """The file of an embedded ledger: keys are a table in it, also where this version counts in memory."""
+    if ENVIRONMENT_NAME.fullmatch(url):
+        url = secret.resolve(url, environment).reveal()
+    scheme, _, path = url.partition(":")
+    return path if scheme == "sqlite" else None
 
 
 def _ledger_url(url: str, environment: Mapping[str, str]) -> str:

@@ -18,6 +18,7 @@ from headworks.config.schema import LEDGERS_IN_FORCE, SERVER_TLS_IN_FORCE, Confi
 from headworks.config.traffic import STEP_ACTIONS, PressureStep
 from headworks.config.values import ENVIRONMENT_NAME, address
 
+NO_KEY = "no key stands here; unless one is stored (headworks keys add), nobody can ask as this tenant"
 KEY_LENGTH_SAFE = 20
 """Shorter API keys can be guessed; 256 random bits are 43 characters."""
 
@@ -108,7 +109,7 @@ def _tenants(config: Config) -> Iterator[Finding]:
                 text = f"no pool serves {model}; served are {_listed(served)}"
                 yield Finding(((*here, "models", number), ("pools",)), text)
         if not tenant.keys:
-            yield Finding(((*here, "keys"), here), "the tenant has no key, so nobody can ask as it", is_warning=True)
+            yield Finding(((*here, "keys"), here), NO_KEY, is_warning=True)
         yield from _tenant_limits(config, name)
 
 
@@ -164,9 +165,12 @@ def _secrets(config: Config, around: Surroundings) -> Iterator[Finding]:
         if text is not None:
             yield Finding((path,), text)
             continue
+        value = secret.resolve(reference, around.environment).reveal()
+        if path == ("ledger", "keys_secret") and len(value) < secret.KEYS_SECRET_LENGTH_MIN:
+            text = f"the secret in {secret.variable(reference)} must have at least {secret.KEYS_SECRET_LENGTH_MIN} characters"
+            yield Finding((path,), text)
         if path[0] != "tenants":
             continue
-        value = secret.resolve(reference, around.environment).reveal()
         if value in holders:
             other = holders[value]
             text = f"holds the same key as tenants.{other[1]}.keys[{other[3]}]; a key belongs to one client"
@@ -181,6 +185,8 @@ def references(config: Config) -> Iterator[tuple[Path, str]]:
     """Every env:NAME of the file that is a secret, and where it stands."""
     if config.server.admin_key is not None:
         yield ("server", "admin_key"), config.server.admin_key
+    if config.ledger.keys_secret is not None:
+        yield ("ledger", "keys_secret"), config.ledger.keys_secret
     for name, tenant in config.tenants.items():
         for number, reference in enumerate(tenant.keys):
             yield ("tenants", name, "keys", number), reference

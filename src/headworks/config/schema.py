@@ -82,6 +82,9 @@ class Ledger(Section):
     """Where it is counted what is in use."""
 
     url: LedgerUrl = Field("sqlite:headworks.db", description="memory: · sqlite:PATH · valkey://HOST:PORT/0, or env:NAME.")
+    keys_secret: SecretReference | None = Field(
+        None, description="env:NAME; what stored API keys are hashed under, instead of a file beside the ledger's."
+    )
     domain: Name = Field("main", description="Everything that shares limits shares one domain.")
     lease_s: Seconds = Field(5, description="A gateway silent for so long leaves its work to the others.")
     remember_s: Seconds = Field(3600, description="How long a finished request's Idempotency-Key still answers.")

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from headworks.config.values import ENVIRONMENT_NAME
 
 LENGTH_MAX = 4_096
+KEYS_SECRET_LENGTH_MIN = 32
+"""Of `ledger.keys_secret`, which all stored keys are hashed under: what is shorter can be guessed."""
 
 
 class Secret:

@@ -73,3 +73,7 @@ class Settings:
     is_anonymous: bool
     """No tenants are configured: whoever reaches the port is tenant `ANONYMOUS`, without a key."""
     decision_log: DecisionLogSettings
+    keys_path: str | None = None
+    """The ledger's file, where keys are stored; None: a ledger without one."""
+    keys_secret: Secret | None = None
+    """What stored keys are hashed under, if the operator gives it."""

@@ -21,7 +21,7 @@ SECONDS_MAX = 31 * 86_400.0
 NUMBER_MAX = 2**53
 """Beyond it a JSON reader elsewhere would round."""
 TEXT_LENGTH_MAX = 1_024
-SECRET_KEYS = frozenset({"admin_key", "api_key", "keys"})
+SECRET_KEYS = frozenset({"admin_key", "api_key", "keys", "keys_secret"})
 """Keys whose value is a secret or names one: what was given there is never shown."""
 ENVIRONMENT_NAME = re.compile(r"env:([A-Za-z_][A-Za-z0-9_]*)")
 

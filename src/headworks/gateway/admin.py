@@ -1,22 +1,23 @@
 """The admin port: is it alive, is it ready, its metrics, and what it holds (F12). Not on the path of any request.
 
-A Starlette application over callables, so it knows nothing of what answers them. `/admin/*` wants the admin key as a
-bearer token where one is configured; probes and metrics do not, as the port is on loopback unless told otherwise.
+A Starlette application over callables, so it knows nothing of what answers them. `/admin/*` wants an admin key as a
+bearer token where one is known (`admin_keys.py`); probes and metrics do not, as the port is on loopback unless told otherwise.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from hmac import compare_digest
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
+from headworks.gateway.admin_keys import guard, key_routes
+from headworks.gateway.key_watch import KeyWatch
 from headworks.gateway.metrics import CONTENT_TYPE
 
 ID_CHARACTERS_MAX = 256
@@ -33,6 +34,7 @@ def admin_app(
     audit: Callable[[], Sequence[str]],
     explain: Callable[[str], Sequence[Any]],
     admin_key: str | None,
+    keys: KeyWatch | None = None,
 ) -> Starlette:
     """`obstacles`: what keeps the gateway from taking work, one sentence each; none means ready.
 
@@ -65,7 +67,7 @@ def admin_app(
         records = await run_in_threadpool(explain, name) if len(name) <= ID_CHARACTERS_MAX else ()
         return _json({"id": name, "records": list(records)}, 200 if records else 404)
 
-    guarded = _guard(admin_key)
+    guarded = guard(admin_key, keys)
     return Starlette(
         routes=[
             Route("/livez", livez),
@@ -75,34 +77,9 @@ def admin_app(
             Route("/admin/ledger", guarded(show_ledger)),
             Route("/admin/ledger/audit", guarded(show_audit)),
             Route("/admin/explain/{name}", guarded(show_explanation)),
+            *(key_routes(keys, guarded) if keys is not None else ()),
         ]
     )
-
-
-Endpoint = Callable[[Request], Awaitable[Response]]
-
-
-def _guard(admin_key: str | None) -> Callable[[Endpoint], Endpoint]:
-    """Let in whoever has the key. The check belongs to the route, so no way of writing a path gets around it."""
-
-    def guarded(endpoint: Endpoint) -> Endpoint:
-        if admin_key is None:
-            return endpoint
-        wanted = f"Bearer {admin_key}".encode()
-
-        async def checked(request: Request) -> Response:
-            given = request.headers.get("authorization", "").encode("latin-1", "replace")
-            if compare_digest(given, wanted):
-                return await endpoint(request)
-            return JSONResponse(
-                {"error": {"message": "The admin key is missing or wrong.", "code": "invalid_api_key"}},
-                status_code=401,
-                headers={"WWW-Authenticate": "Bearer"},
-            )
-
-        return checked
-
-    return guarded
 
 
 def _json(value: Any, status: int = 200) -> Response:

@@ -32,7 +32,7 @@ from headworks.gateway.admin import admin_app
 from headworks.gateway.decisions import DecisionLog
 from headworks.gateway.http.limits import EdgeLimits
 from headworks.gateway.http.server import Server
-from headworks.gateway.keys import Identity, Key, Keys
+from headworks.gateway.key_watch import KeyWatch
 from headworks.gateway.metrics import Reading, Registry
 from headworks.gateway.models import Models
 from headworks.gateway.proxy import METHODS, Proxy
@@ -42,7 +42,6 @@ from headworks.ledgers.base import open_ledger
 
 log = logging.getLogger("headworks.gateway")
 
-ANONYMOUS = Identity("anonymous", "anonymous")
 GC_THRESHOLD = 200_000
 """What is made for a request is freed by counting; the collector only looks for the rare cycle."""
 
@@ -67,6 +66,7 @@ class App:
         self.engines = {replica.name: _engine(replica) for replica in settings.replicas}
         self.models = Models(policy)
         self.registry = Registry(self._readings)
+        self.key_watch = KeyWatch(settings, policy, clock.utc_s, self._allow_labels)
         self._allow_labels()
         self.accounts = Accounts(self.registry)
         self.log = _decision_log(settings)
@@ -75,7 +75,7 @@ class App:
         self.proxy = Proxy(
             self.runner,
             policy,
-            _keys(settings),
+            self.key_watch.keys,
             self.models,
             boot=boot,
             clock_s=clock.now_s,
@@ -104,6 +104,7 @@ class App:
     async def start(self) -> None:
         """Listen. Requests are refused with `no_replica` until an engine has said what it holds."""
         self.runner.start()
+        self.key_watch.start()
         addresses = await self.server.start(self.settings.listen.host, self.settings.listen.port)
         self.address = addresses[0]
         listening = socket.create_server((self.settings.admin.host, self.settings.admin.port), reuse_port=False)
@@ -119,6 +120,7 @@ class App:
         await self.runner.drain(self.settings.drain_s)
         await self.server.close(1.0)
         await self.runner.close()
+        self.key_watch.close()
         self._admin.should_exit = True
         if self._admin_task is not None:
             await self._admin_task
@@ -127,7 +129,7 @@ class App:
 
     def fixed(self, settings: Settings) -> list[str]:
         """What these settings would change that stays as it was started: it keeps a reload from being taken."""
-        mine, held = self.settings, ("listen", "admin", "ledger_url", "lease_s", "durability", "limits", "decision_log")
+        mine, held = self.settings, ("listen", "admin", "ledger_url", "keys_path", "lease_s", "durability", "limits", "decision_log")
         found = [name for name in held if getattr(mine, name) != getattr(settings, name)]
         if [(one.name, one.url, one.engine) for one in mine.replicas] != [(o.name, o.url, o.engine) for o in settings.replicas]:
             found.append("replicas")
@@ -138,8 +140,9 @@ class App:
         assert not self.fixed(settings), "the caller asked before"
         self.policy = policy
         self.settings = settings
-        self.proxy.change_policy(policy, _keys(settings))
+        self.proxy.change_policy(policy)
         self.models.change_policy(policy)
+        self.key_watch.change(settings, policy)
         self._allow_labels()
         self.runner.feed(events.PolicyChanged(policy))
 
@@ -162,6 +165,7 @@ class App:
             audit=self.audit,
             explain=self._explain,
             admin_key=key.reveal() if key is not None else None,
+            keys=self.key_watch,
         )
 
     def obstacles(self) -> list[str]:
@@ -211,7 +215,7 @@ class App:
     def _allow_labels(self) -> None:
         policy, allow = self.policy, self.registry.allow
         allow("tenant", policy.tenants)
-        allow("client", {key.client for key in self.settings.keys} | {ANONYMOUS.client})
+        allow("client", self.key_watch.clients)
         allow("class", policy.classes)
         allow("pool", policy.pools)
         allow("model", {model for pool in policy.pools.values() for model in pool.models} | self.models.names())
@@ -244,12 +248,6 @@ def _engine(replica: ReplicaSettings) -> Engine:
     if replica.engine == "openai":
         return OpenAIEngine(replica.name, replica.url, clock.now_s, key)
     return VllmEngine(replica.name, replica.url, clock.now_s, key)
-
-
-def _keys(settings: Settings) -> Keys:
-    """Keys of the configuration, or one anonymous identity where no tenant is configured."""
-    known = [Key(key.key.reveal(), Identity(key.tenant, key.client)) for key in settings.keys]
-    return Keys(secrets.token_bytes(32), known, ANONYMOUS if settings.is_anonymous else None)
 
 
 def _decision_log(settings: Settings) -> DecisionLog | None:

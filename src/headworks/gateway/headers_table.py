@@ -22,7 +22,9 @@ READ: tuple[Header, ...] = (
         "every request where tenants are configured",
         "`Bearer KEY`: who asks. The tenant comes from nowhere else.",
     ),
-    Header("Headworks-Class", "a call", "The service class, if the tenant may ask for it; else its own."),
+    Header(
+        "Headworks-Class", "a call", "The service class, if tenant and key may use it, else 403. Without it, the tenant's own."
+    ),
     Header("Headworks-Deadline", "a call", "Decimal seconds from receipt after which the answer is of no use."),
     Header("Idempotency-Key", "a call", "The client's name for this request: repeated in the answer and in the decision log."),
     Header("X-Request-Id", "every request", "Repeated in the answer. Never forwarded: an engine would take it for its own id."),

@@ -1,7 +1,8 @@
 """Who is asking: API keys to tenant, client and scopes (H2).
 
 A key is kept only as its HMAC-SHA-256 under a pepper and looked up by it, so no secret is compared character by
-character; a key that is not known costs the same comparison. Failures are counted per address in a bounded table:
+character; a key that is not known costs the same comparison. Keys of tenants and keys of the admin port are two tables:
+neither opens what the other does. Failures are counted per address in a bounded table:
 beyond a few a minute they are answered with 429 and no work. A good key passes all the same, since its address may be
 shared. Identity comes from here alone: no header names a tenant (K43).
 
@@ -33,11 +34,12 @@ _MISS: tuple[bytes, None] = (_NOBODY, None)
 
 @dataclass(slots=True)
 class Identity:
-    """Who a key belongs to."""
+    """Who a key belongs to, and what of its tenant's it may use. None: all of it."""
 
     tenant: str
     client: str
-    scopes: tuple[str, ...] = ()
+    classes: tuple[str, ...] | None = None
+    models: tuple[str, ...] | None = None
 
 
 @dataclass(slots=True)
@@ -45,6 +47,14 @@ class Key:
     """One key of the configuration. The secret goes no further than `Keys`."""
 
     secret: str
+    identity: Identity
+
+
+@dataclass(slots=True)
+class HashedKey:
+    """One stored key, as its HMAC under the pepper of all."""
+
+    hash: bytes
     identity: Identity
 
 
@@ -59,16 +69,30 @@ class Denied:
 class Keys:
     """All keys. With `anonymous` set everybody is that identity, and no key is looked at."""
 
-    def __init__(self, pepper: bytes, keys: Iterable[Key], anonymous: Identity | None = None) -> None:
+    def __init__(self, pepper: bytes, keys: Iterable[Key] = (), anonymous: Identity | None = None) -> None:
+        self._failures = Failures()
+        self._headers: dict[bytes, Identity] = {}
+        """By their keyed hash, those that were good."""
+        self.change(pepper, keys, anonymous=anonymous)
+
+    def change(
+        self,
+        pepper: bytes,
+        keys: Iterable[Key],
+        stored: Iterable[HashedKey] = (),
+        admins: Iterable[bytes] = (),
+        anonymous: Identity | None = None,
+    ) -> None:
+        """These keys, and no other, from now on. What failed before stays counted. `admins`: hashes of admin keys."""
         self._pepper = pepper
         self._prefix = self._hash(b"")
         """What makes the hash of a header a keyed one: BLAKE2b needs no more, and a key of its own would double its cost."""
         self._anonymous = anonymous
         hashed = [(self._hash(key.secret.encode()), key.identity) for key in keys]
+        hashed += [(key.hash, key.identity) for key in stored]
         self._known = {name: (name, identity) for name, identity in hashed}
-        self._headers: dict[bytes, Identity] = {}
-        """By their keyed hash, those that were good."""
-        self._failures = Failures()
+        self._admins = {name: name for name in admins}
+        self._headers.clear()
 
     def identify(self, authorization: bytes | None, address: str, now_s: float) -> Identity | Denied:
         """The identity behind an `Authorization` header."""
@@ -87,14 +111,22 @@ class Keys:
             self._headers[mark] = identity
         return identity
 
+    def opens_admin(self, authorization: bytes) -> bool:
+        """Whether the header holds a stored admin key."""
+        if len(authorization) > KEY_BYTES_MAX:
+            return False
+        hashed = self._hashed_secret(authorization)
+        return compare_digest(self._admins.get(hashed, _NOBODY), hashed) and hashed != _NOBODY
+
     def _owner(self, authorization: bytes) -> Identity | None:
         """Whose key the header holds."""
-        if authorization[:7].lower() != BEARER:
-            return None
-        secret = authorization[7:].strip()
-        hashed = self._hash(secret) if secret else _NOBODY
+        hashed = self._hashed_secret(authorization)
         known, identity = self._known.get(hashed, _MISS)
         return identity if compare_digest(known, hashed) else None
+
+    def _hashed_secret(self, authorization: bytes) -> bytes:
+        secret = authorization[7:].strip() if authorization[:7].lower() == BEARER else b""
+        return self._hash(secret) if secret else _NOBODY
 
     def _denied(self, address: str, now_s: float) -> Denied:
         wait_s = self._failures.failed(address, now_s)

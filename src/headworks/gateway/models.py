@@ -6,6 +6,7 @@ import msgspec
 
 from headworks.core.policy import Policy
 from headworks.core.types import Capacity
+from headworks.gateway.keys import Identity
 
 
 class Models:
@@ -46,16 +47,17 @@ class Models:
         """All models there are."""
         return set(self._pools)
 
-    def pool(self, model: str, tenant: str) -> str | None:
-        """The pool, or None if there is no such model for this tenant."""
-        pool = self._pools.get(model)
-        policy = self._policy.tenants.get(tenant)
+    def pool(self, model: str, identity: Identity) -> str | None:
+        """The pool, or None if there is no such model for this tenant and this key: from outside both look the same."""
+        policy = self._policy.tenants.get(identity.tenant)
         if policy is None:  # taken out by a reload while the request was being read
             return None
-        return pool if policy.models is None or model in policy.models else None
+        if identity.models is not None and model not in identity.models:
+            return None
+        return self._pools.get(model) if policy.models is None or model in policy.models else None
 
-    def listing(self, tenant: str) -> bytes:
-        """The body of GET /v1/models: only what this tenant may use."""
-        names = [name for name in self._pools if self.pool(name, tenant) is not None]
+    def listing(self, identity: Identity) -> bytes:
+        """The body of GET /v1/models: only what this key may use."""
+        names = [name for name in self._pools if self.pool(name, identity) is not None]
         rows = [{"id": name, "object": "model", "created": 0, "owned_by": "headworks"} for name in names]
         return msgspec.json.encode({"object": "list", "data": rows})

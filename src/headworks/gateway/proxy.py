@@ -63,10 +63,9 @@ class Proxy:
         self._rates: dict[str, EventRate] = {}
         self._limits = Limits()
 
-    def change_policy(self, policy: Policy, keys: Keys) -> None:
-        """Requests that arrive from now on are read by the new policy and known by these keys."""
+    def change_policy(self, policy: Policy) -> None:
+        """Requests that arrive from now on are read by the new policy."""
         self._policy = policy
-        self._keys = keys
 
     async def serve(self, exchange: Exchange) -> None:
         """Answer one request, whatever becomes of it."""
@@ -79,12 +78,11 @@ class Proxy:
             self._fail(exchange, identity.reason, ids, retry_after_s=identity.retry_after_s)
             return
         if exchange.path == MODELS_PATH:
-            exchange.respond(200, [reply.JSON, (b"X-Request-Id", ids.request_id)], self._models.listing(identity.tenant))
+            exchange.respond(200, [reply.JSON, (b"X-Request-Id", ids.request_id)], self._models.listing(identity))
             return
-        service_class = self._service_class(headers, identity.tenant)
+        service_class = self._service_class(headers, identity)
         if service_class is None:
-            wanted = headers.get(b"headworks-class", b"").decode("latin-1")
-            self._fail(exchange, "forbidden", ids, subject=f"Your tenant may not use the class {wanted[:64]!r}.")
+            self._fail(exchange, "forbidden", ids, subject=_class_refused(headers))
             return
         body = exchange.body_ready
         if body is None:
@@ -101,14 +99,18 @@ class Proxy:
         finally:
             call.leave()
 
-    def _service_class(self, headers: Mapping[bytes, bytes], tenant: str) -> ClassPolicy | None:
-        """The class the request names, if its tenant may, or the tenant's own (K43)."""
-        policy = self._policy.tenants[tenant]
+    def _service_class(self, headers: Mapping[bytes, bytes], identity: Identity) -> ClassPolicy | None:
+        """The class the request names, if its tenant and its key may, or the one it means by naming none (K43)."""
+        policy, scope = self._policy.tenants[identity.tenant], identity.classes
         wanted = headers.get(b"headworks-class")
-        if wanted is None:
+        if wanted is not None:
+            name = wanted.decode("latin-1")
+        elif scope is None or policy.service_class in scope:
             return self._policy.classes[policy.service_class]
-        name = wanted.decode("latin-1")
-        return self._policy.classes.get(name) if name in policy.classes else None
+        else:
+            name = next((name for name in scope if name in policy.classes), "")
+        allowed = name in policy.classes and (scope is None or name in scope)
+        return self._policy.classes.get(name) if allowed else None
 
     def _call(
         self,
@@ -134,7 +136,7 @@ class Proxy:
                 return None
             start_by_s, finish_by_s = times.start_by_s, times.finish_by_s
         tenant = identity.tenant
-        pool = self._models.pool(parsed.model, tenant)
+        pool = self._models.pool(parsed.model, identity)
         if pool is None:
             self._fail(exchange, "model_not_found", ids, subject=parsed.model[:128])
             return None
@@ -344,6 +346,13 @@ def _ids(headers: Mapping[bytes, bytes], own_id: str) -> reply.Ids:
         own if request_id is None or ID.fullmatch(request_id) is None else request_id,
         own if key is None or ID.fullmatch(key) is None else key,
     )
+
+
+def _class_refused(headers: Mapping[bytes, bytes]) -> str:
+    wanted = headers.get(b"headworks-class")
+    if wanted is None:
+        return "This key may use no class that its tenant still has."
+    return f"This key may not use the class {wanted.decode('latin-1')[:64]!r}."
 
 
 def _retries(text: bytes) -> int:

@@ -99,9 +99,16 @@ def read(route: Route[AskedFields], body: bytes) -> tuple[AskedFields, Raws, byt
     return asked, raws, forwarded
 
 
+AT = " - at `$"
+OF_A_KEY = " - at `key` in `$"
+"""How the decoder names the place of a fault, and of one in the keys of an object."""
+
+
 def _translated(text: str) -> Unacceptable:
     """The decoder's complaint with the path written as a client would write it."""
-    what, _, where = text.partition(" - at `$")
+    is_key = OF_A_KEY in text
+    what, _, where = text.replace(OF_A_KEY, AT, 1).partition(AT)
+    what = f"one of its keys: {what}" if is_key else what
     path = where.rstrip("`").removeprefix(".")
     if what.startswith("Object contains unknown field `"):
         name = what[len("Object contains unknown field `") : -1]

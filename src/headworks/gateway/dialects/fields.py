@@ -2,7 +2,8 @@
 
 The struct of a route is its allow-list: a field that is not there is refused by name, so nothing reaches an engine that
 nobody has thought about (H3): not a priority, not an id, not a URL to fetch. Every number that prices work is an
-integer with a range.
+integer with a range, every other number has the range in which it means something. `REFUSED` says of the fields that
+engines do know why they stay out.
 """
 
 from __future__ import annotations
@@ -29,8 +30,39 @@ PROXIED_NAMES = frozenset({"api_base", "base_url", "host", "callback_url", "user
 SCHEMA_NAME_MAPS = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
 """In a JSON Schema the keys of these objects are names chosen by its author, not fields: a tool may well take a `host`."""
 
+REFUSED: dict[str, str] = {
+    "request_id": "engines get ids of ours; the header X-Request-Id is yours",
+    "rid": "engines get ids of ours; the header X-Request-Id is yours",
+    "priority": "the header Headworks-Class says how urgent it is",
+    "cache_salt": "it decides whose cached prompts are shared",
+    "session_id": "it names what an engine keeps between requests",
+    "kv_transfer_params": "engines are connected by their operator",
+    "ec_transfer_params": "engines are connected by their operator",
+    "vllm_xargs": "it reaches past everything that is checked",
+    "mm_payload": "only text is accepted here",
+    "media_io_kwargs": "only text is accepted here",
+    "mm_processor_kwargs": "only text is accepted here",
+    "prompt_embeds": "only text and token ids are accepted here",
+    "chat_template": "a template is a program that would run in the engine",
+    "chat_template_kwargs": "it steers a program that runs in the engine",
+    "documents": "what a template makes of them cannot be counted; put their text into a message",
+    "stream_interval": "how often an engine sends is its operator's choice",
+    "use_beam_search": "n asks for several answers",
+    **dict.fromkeys(("api_base", "base_url", "host", "callback_url", "user_config"), "servers are chosen by the operator"),
+}
+"""Fields that engines or other gateways know and a client may not set, and what stands in the refusal beside the name.
+
+Any other name that is not in a route's struct is refused as well, without a reason.
+"""
+
 PositiveTokens: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=TOKENS_RANGE_MAX)]
 TokenId: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=TOKENS_RANGE_MAX)]
+TokenName: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"^[0-9]{1,10}\Z")]
+"""A token's id where JSON allows text only."""
+Share: TypeAlias = Annotated[float, msgspec.Meta(ge=0, le=1)]
+Factor: TypeAlias = Annotated[float, msgspec.Meta(ge=0, le=100)]
+Penalty: TypeAlias = Annotated[float, msgspec.Meta(ge=-2, le=2)]
+Bias: TypeAlias = Annotated[float, msgspec.Meta(ge=-100, le=100)]
 Samples: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=4_096)]
 Label: TypeAlias = Annotated[str, msgspec.Meta(max_length=512)]
 StopText: TypeAlias = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
@@ -59,9 +91,10 @@ def invalid(subject: str, param: str | None = None) -> Unacceptable:
 
 
 def not_allowed(param: str) -> Unacceptable:
-    """The field may not be set by a client."""
+    """The field may not be set by a client. Says why where it is one that engines know."""
     param = param[:FAULT_TEXT_MAX]
-    return Unacceptable(Fault("field_not_allowed", param, param))
+    why = REFUSED.get(param.replace("…", ".").rpartition(".")[2])
+    return Unacceptable(Fault("field_not_allowed", param if why is None else f"{param} ({why})", param))
 
 
 class StreamOptions(msgspec.Struct, forbid_unknown_fields=True):
@@ -102,20 +135,20 @@ class SharedFields(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, gc=
     best_of: Samples | None = None
     use_beam_search: bool | None = None
     truncate_prompt_tokens: PositiveTokens | None = None
-    temperature: float | None = None
-    top_p: float | None = None
+    temperature: Factor | None = None
+    top_p: Share | None = None
     top_k: Annotated[int, msgspec.Meta(ge=-1, le=TOKENS_RANGE_MAX)] | None = None
-    min_p: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    repetition_penalty: float | None = None
+    min_p: Share | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    repetition_penalty: Factor | None = None
     seed: Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)] | None = None
     stop: StopText | Annotated[list[StopText], msgspec.Meta(max_length=STOPS_MAX)] | None = None
     stop_token_ids: Annotated[list[TokenId], msgspec.Meta(max_length=STOPS_MAX)] | None = None
     include_stop_str_in_output: bool | None = None
     skip_special_tokens: bool | None = None
     spaces_between_special_tokens: bool | None = None
-    logit_bias: Annotated[dict[Label, float], msgspec.Meta(max_length=BIASES_MAX)] | None = None
+    logit_bias: Annotated[dict[TokenName, Bias], msgspec.Meta(max_length=BIASES_MAX)] | None = None
     prompt_logprobs: Annotated[int, msgspec.Meta(ge=0, le=PROMPT_LOGPROBS_MAX)] | None = None
     response_format: ResponseFormat | None = None
     user: Label | None = None
@@ -125,7 +158,7 @@ def check_schema(raw: msgspec.Raw, param: str) -> int:
     """Look at a JSON Schema that passes through; returns its size in bytes.
 
     Numbers, text and encoding are checked by the decoder. The tree is walked only if it may be too deep or may hold a
-    name that is not allowed, level by level, so that its depth costs no recursion.
+    name that is not allowed or a reference, level by level, so that its depth costs no recursion.
     """
     written = bytes(raw)
     try:
@@ -144,7 +177,9 @@ def check_schema(raw: msgspec.Raw, param: str) -> int:
     raise invalid(f"{param} is nested more than {NESTING_MAX} levels deep.", param)
 
 
-_SUSPICIOUS = (*(name.encode() for name in sorted(PROXIED_NAMES)), b"\\u00")
+REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
+"""A schema may point into itself. What it points at elsewhere, somebody would have to fetch."""
+_SUSPICIOUS = (*(name.encode() for name in (*sorted(PROXIED_NAMES), *REFERENCES)), b"\\u00")
 """A name as it may stand in the text, or an escape that can spell one."""
 
 
@@ -158,6 +193,9 @@ def _next_level(fields: list[Any], named: list[Any], param: str) -> tuple[list[A
         elif type(node) is dict:
             if not PROXIED_NAMES.isdisjoint(node):
                 raise not_allowed(f"{param}…{min(PROXIED_NAMES.intersection(node))}")
+            for name in REFERENCES:
+                if name in node and not str(node[name]).startswith("#"):
+                    raise invalid(f"{param}: {name} may only point into the schema itself, with #.", param)
             for name, child in node.items():
                 if type(child) in _CONTAINERS:
                     (named_below if name in SCHEMA_NAME_MAPS and type(child) is dict else below).append(child)

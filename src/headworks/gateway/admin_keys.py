@@ -1,0 +1,116 @@
+"""The admin port's lock, and its routes for stored keys (H2).
+
+The lock belongs to a route, so no way of writing a path or a Host gets around it. What only reads is open where no admin
+key is known at all, as the port is on loopback unless told otherwise. What writes keys is not: whoever can reach
+loopback, another user of the machine or a page in a browser, must not thereby become every tenant.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable
+from hmac import compare_digest
+from typing import Protocol
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from headworks.gateway import clock
+from headworks.gateway.key_watch import KeyWatch
+from headworks.gateway.keys import Failures
+
+BODY_BYTES_MAX = 65_536
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+class Guard(Protocol):
+    """Puts the lock on an endpoint. `writes`: it stays shut where no admin key is known."""
+
+    def __call__(self, endpoint: Endpoint, *, writes: bool = False) -> Endpoint: ...
+
+
+def guard(admin_key: str | None, stored: KeyWatch | None, clock_s: Callable[[], float] = clock.now_s) -> Guard:
+    """Let in whoever has the configured admin key, or a stored one. Wrong ones are slowed down by address."""
+    wanted = None if admin_key is None else f"Bearer {admin_key}".encode()
+    failures = Failures()
+
+    def guarded(endpoint: Endpoint, *, writes: bool = False) -> Endpoint:
+        async def checked(request: Request) -> Response:
+            if wanted is None and (stored is None or not stored.admin_exists):
+                return _refused(403, "forbidden", NO_ADMIN_KEY) if writes else await endpoint(request)
+            given = request.headers.get("authorization", "").encode("latin-1", "replace")
+            if wanted is not None and compare_digest(given, wanted):
+                return await endpoint(request)
+            if stored is not None and stored.keys.opens_admin(given):
+                return await endpoint(request)
+            wait_s = failures.failed(request.client.host if request.client else "", clock_s())
+            if wait_s is not None:
+                return _refused(429, "rate_limit_exceeded", f"Too many wrong admin keys: try again in {wait_s:.0f} s.", wait_s)
+            return _refused(401, "invalid_api_key", "The admin key is missing or wrong.")
+
+        return checked
+
+    return guarded
+
+
+NO_ADMIN_KEY = (
+    "Keys are changed over this port only with an admin key, and none is known: set server.admin_key, or run headworks keys "
+    "where the ledger's file is, as its owner."
+)
+
+
+def key_routes(stored: KeyWatch, guarded: Guard) -> list[Route]:
+    """`/admin/keys`. Bodies are JSON; the answer to add and rotate is the only place where a key is ever shown."""
+
+    async def listed(_: Request) -> Response:
+        return _answer(stored, "list")
+
+    async def add(request: Request) -> Response:
+        asked = await _body(request)
+        return asked if isinstance(asked, Response) else _answer(stored, "add", "", asked)
+
+    async def rotate(request: Request) -> Response:
+        asked = await _body(request)
+        return asked if isinstance(asked, Response) else _answer(stored, "rotate", request.path_params["name"], asked)
+
+    async def revoke(request: Request) -> Response:
+        asked = await _body(request)
+        return asked if isinstance(asked, Response) else _answer(stored, "revoke", request.path_params["name"])
+
+    return [
+        Route("/admin/keys", guarded(listed)),
+        Route("/admin/keys", guarded(add, writes=True), methods=["POST"]),
+        Route("/admin/keys/{name}/rotate", guarded(rotate, writes=True), methods=["POST"]),
+        Route("/admin/keys/{name}/revoke", guarded(revoke, writes=True), methods=["POST"]),
+    ]
+
+
+def _answer(stored: KeyWatch, verb: str, name: str = "", asked: object = None) -> Response:
+    """The desk's answer. Nobody between here and the operator may keep it."""
+    status, body = stored.desk.do(verb, name, asked)
+    return Response(msgspec.json.encode(body), status, {"Cache-Control": "no-store"}, "application/json")
+
+
+async def _body(request: Request) -> object:
+    """What is asked, or the answer to a body that says nothing. JSON by name: a form of a web page cannot send that."""
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+        return _refused(415, "invalid_request", "The body must be JSON: send Content-Type: application/json.")
+    received = b""
+    async for piece in request.stream():
+        received += piece
+        if len(received) > BODY_BYTES_MAX:
+            return _refused(413, "body_too_large", f"The body has more than {BODY_BYTES_MAX:,} bytes.")
+    try:
+        return msgspec.json.decode(received)
+    except (msgspec.DecodeError, RecursionError):
+        return _refused(400, "invalid_request", "The body is not JSON.")
+
+
+def _refused(status: int, code: str, message: str, retry_after_s: float | None = None) -> Response:
+    headers = {"WWW-Authenticate": "Bearer"} if status == 401 else {}
+    if retry_after_s is not None:
+        headers["Retry-After"] = str(math.ceil(retry_after_s))
+    return JSONResponse({"error": {"message": message, "code": code}}, status, headers)
