@@ -143,6 +143,8 @@ def settings(config: Config, environment: Mapping[str, str]) -> Settings:
         ledger_url=_ledger_url(config.ledger.url, environment),
         lease_s=config.ledger.lease_s,
         remember_s=config.ledger.remember_s,
+        replay_bytes_max=config.ledger.replay_bytes_max,
+        replay_total_bytes_max=config.ledger.replay_total_bytes_max,
         replicas=tuple(_replicas(config, environment)),
         keys=tuple(_keys(config, environment)),
         is_anonymous=not config.tenants,

@@ -174,8 +174,6 @@ NOT_YET_IN_FORCE: tuple[NotYet, ...] = (
     NotYet("server.guard", "the gateway does not shed for its own sake"),
     NotYet("ledger.url", "memory: is used, and a restart forgets what was admitted", but=("memory:",), by_default=True),
     NotYet("ledger.domain", "a memory ledger is one domain", but=("main",)),
-    NotYet("ledger.replay_bytes_max", "answers are not kept", but=(0,)),
-    NotYet("ledger.replay_total_bytes_max", "answers are not kept", but=(0,)),
     NotYet("ledger.durability", "memory only", but=("process",)),
     NotYet("ledger.when_lost", "nothing is admitted while the ledger does not answer", but=("closed",)),
     NotYet("usage", "no usage journal is written"),

@@ -66,6 +66,8 @@ class Settings:
     ledger_url: str
     lease_s: float
     remember_s: float
+    replay_bytes_max: int
+    replay_total_bytes_max: int
     replicas: tuple[ReplicaSettings, ...]
     keys: tuple[ClientKey, ...]
     is_anonymous: bool
