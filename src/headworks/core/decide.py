@@ -124,7 +124,8 @@ class Decider:
             return pool.slots.give(wait_s, life.work.tokens, pool.drain.tokens_per_s, self.policy.horizon_s, now_s)
         if retry == "key":
             proof_s = life.lane.pool.proof_s
-            return proof_s.quantile(PROVED_RATIO) if len(proof_s) else SOON_S
+            # Nothing measured yet: what was never seen in an idle engine takes about a lease to be proved (E3b).
+            return proof_s.quantile(PROVED_RATIO) if len(proof_s) else self.policy.lease_s
         return SOON_S if retry == "soon" else None
 
 
