@@ -20,7 +20,8 @@ WHAT = {
     "picked": "it is next, fits, and the ledger is asked to charge it",
     "gone": "the last client that waited for it left",
     "refused_for_good": "no waiting can help it, or its time is over",
-    "attached": "it repeats a key that runs here and shares that answer",
+    "claimed": "its key is its own now, so it is looked at like any other",
+    "attached": "it repeats a key that has an execution here, and shares that answer",
     "granted": "the ledger charged it: it is sent",
     "not_now": "the ledger refused it for now: back to its old place",
     "too_late": "the grant came when it could not be on time any more",
@@ -86,7 +87,8 @@ def life_page() -> str:
         "what the ledger holds of its execution (`core/book_table.py`). Both are data: the code looks a row up and does "
         "what it says, and a move that is not there changes nothing and is reported.",
         "## At the gateway",
-        "`queued` has nothing charged. From `asked` on its work counts as taken, granted or not; it stops counting in "
+        "`claiming` is for a key that a client gave: the ledger is asked whether it is free. There and in `queued` nothing is "
+        "charged. From `asked` on its work counts as taken, granted or not; it stops counting in "
         "`ended`, and on every way there the ledger has said so.",
         _drawing(),
         table(["state", "what happened", "state then", "meaning"], _moves()),
@@ -105,7 +107,7 @@ def _drawing() -> str:
     moves: dict[tuple[str, str], list[str]] = {}
     for (state, what), then in life.MOVES.items():
         moves.setdefault((state, then), []).append(what)
-    lines = ["```mermaid", "stateDiagram-v2", f"    [*] --> {life.QUEUED}"]
+    lines = ["```mermaid", "stateDiagram-v2", f"    [*] --> {life.CLAIMING}: key given", f"    [*] --> {life.QUEUED}"]
     lines += [f"    {state} --> {then}: {', '.join(what)}" for (state, then), what in moves.items()]
     return "\n".join([*lines, f"    {life.ENDED} --> [*]", "```"])
 

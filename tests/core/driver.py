@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from headworks.core import events
 from headworks.core.book import Book
-from headworks.core.effects import Abort, Ask, Effect, Outcome, Record, Reply, Run, WakeAt
+from headworks.core.effects import Abort, Ask, Attach, Effect, Outcome, Record, Reply, Run, WakeAt
 from headworks.core.gate import Gate
 from headworks.core.policy import ClassPolicy, DisciplinePolicy, Policy, PoolPolicy, ReplicaPolicy, TenantPolicy
 from headworks.core.types import Capacity, Decision, ReplicaSample, Request, RequestKey, Usage
@@ -53,13 +53,15 @@ class Bench:
         boot: str = "boot-1",
     ) -> None:
         self.book = book or Book(lease_ms=5_000, remember_ms=3_600_000)
-        self.gate = Gate(settings, "g1", b"seed", boot)
+        self.gate = Gate(settings, "g1", boot.encode(), boot)
         self.now_s = 100.0
         self.effects: list[Effect] = []
         self.lose_asks = False
         """Commands asked while this is set never reach the book."""
         self.lose_answers = False
         """Commands asked while this is set are run, and nobody hears what came of them."""
+        self.keeps_answers = True
+        """Whoever is attached gets the answer."""
         self._events: deque[events.Event] = deque()
         self._wake_s = float("inf")
         self._arrivals = 0
@@ -85,6 +87,8 @@ class Bench:
             answers = self.book.apply(effect.commands, int(self.now_s * 1000))
             if not self.lose_answers:
                 self._events.append(events.LedgerAnswered(answers))
+        elif isinstance(effect, Attach):
+            self._events.append(events.Attached(effect.id, self.keeps_answers))
 
     def advance(self, seconds: float) -> None:
         """Let time pass, with the wake-ups the gate asked for."""

@@ -99,6 +99,7 @@ class Scene:
         await self.until(lambda: not self.charged() and not self.app.gate._desk.runs)
         assert self.inside() == 0, "something was released while it was inside an engine"
         assert self.app.audit() == []
+        assert not self.app.gate._desk.claims
         for pool in self.app.policy.pools:
             assert self.app._held(f"pool:{pool}") == 0
         snapshot = self.app.snapshot()

@@ -14,6 +14,7 @@ import pytest
 from app_scene import Scene, chat, completion, fake_engine, run, scene
 from test_app_gone import WAYS
 
+from headworks.gateway.answers import ENTRY_BYTES
 from headworks.testing.fake_engine import FakeEngine
 
 LASTS_S = 3.0
@@ -26,7 +27,7 @@ CLASSES = {
 async def one_client(s: Scene, choose: random.Random, answers: Counter[int]) -> None:
     await asyncio.sleep(choose.uniform(0, LASTS_S))
     client = await s.connect()
-    client.send(choose.choice((chat, completion))(stream=choose.random() < 0.7, tokens=choose.randint(1, 120)))
+    client.send(one_request(choose))
     try:
         if choose.random() < 0.5:
             await asyncio.sleep(choose.expovariate(4.0))
@@ -36,6 +37,15 @@ async def one_client(s: Scene, choose: random.Random, answers: Counter[int]) -> 
     except (asyncio.IncompleteReadError, ConnectionError):
         answers[0] += 1  # a stream that was cut, as it has to be
     client.close()
+
+
+def one_request(choose: random.Random) -> bytes:
+    """Some of them repeat a key, each under the parameters that belong to it."""
+    route, stream, tokens = choose.choice((chat, completion)), choose.random() < 0.7, choose.randint(1, 120)
+    if choose.random() < 0.6:
+        return route(stream=stream, tokens=tokens)
+    tokens = choose.choice((20, 80, 120))
+    return route(f"Idempotency-Key: {route.__name__}-{stream}-{tokens}", stream=stream, tokens=tokens)
 
 
 async def break_things(s: Scene, choose: random.Random) -> None:
@@ -91,7 +101,11 @@ def test_K14_nothing_is_held_after_everything_went_wrong(seed: int, loop: str) -
             assert s.app.server.counters.faults == 0
             assert s.app.accounts.alarms.get("gateway_fault", 0) == 0
             assert not s.app.runner._calls
+            assert answers[422] == 0
             await s.until(lambda: not s.app.runner._attempts and not s.app.runner._over, 8.0)
+            kept = s.app.answers
+            assert not kept._running
+            assert kept.total_bytes == sum(ENTRY_BYTES + audience.kept_bytes for _, audience in kept._whole.values())
 
     print(f"pytest tests/gateway/test_app_soak.py -k '{seed}-{loop}'")
     run(loop, steps(), within_s=60.0)

@@ -12,6 +12,7 @@ from functools import cache
 import pytest
 
 from headworks.core.book import Book
+from headworks.core.book_parts import Entry
 from headworks.core.policy import Policy
 from headworks.sim.campaign import Campaign, campaign, run_seed, run_world, small_world
 from headworks.sim.compare import make_book
@@ -63,6 +64,9 @@ def test_I1_to_I36_hold_after_every_event_of_every_seed_and_nothing_is_held_at_t
         "cut_off",
         "orphaned",
         "reserve dead",
+        "claim claimed",
+        "claim attach",
+        "claim replay",
         "ended by E0",
         "ended by E1",
         "ended by E3a",
@@ -73,6 +77,8 @@ def test_I1_to_I36_hold_after_every_event_of_every_seed_and_nothing_is_held_at_t
         "outcome expired queue_timeout",
         "outcome refused queue_full",
         "outcome refused ledger_unavailable",
+        "outcome replayed",
+        "outcome refused idempotency_in_progress",
         "outcome failed upstream_lost",
         "outcome failed upstream_timeout",
         "outcome failed deadline_exceeded",
@@ -120,6 +126,17 @@ def test_A7_planted_expiry_that_frees_is_seen_in_the_engines_memory() -> None:
 
 def test_A4_planted_missing_tombstone_is_seen_as_a_charge_after_the_stop() -> None:
     assert caught(planted.LeavesNoTombstone).startswith("rule 3 ")
+
+
+class RunsKeysTwice(Book):
+    """Lets a second execution of a key begin whatever became of the first."""
+
+    def _may_follow(self, newest: Entry, fingerprint: str) -> bool:
+        return True
+
+
+def test_A6_planted_second_execution_of_a_key_is_seen() -> None:
+    assert "two executions charged" in caught(RunsKeysTwice)
 
 
 def far_engines(seed: int, make: MakeBook) -> Setup:

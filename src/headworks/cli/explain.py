@@ -19,6 +19,11 @@ from headworks.core.reasons import REASONS
 NAME = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 """What a request, a key or an execution may be called; nothing else is ever written down."""
 OUTCOMES = {"admit": "admitted", "queue": "queued", "refuse": "refused"}
+BY_KEY = {
+    "attached": "its key has an execution here: it shares that answer, and nothing is charged for it",
+    "replayed": "its key has completed: it gets the kept answer again, and nothing runs for it",
+    "key": "its key alone decided: nothing was compared or predicted",
+}
 EVIDENCE = {
     "E0": "nothing had been sent",
     "E1": "the answer ended in band",
@@ -71,10 +76,13 @@ def _subject(kind: str, record: dict[str, Any]) -> Iterator[str]:
     yield f"{record['id']} (key {key}) of tenant {tenant}, class {record['service_class']}, model {record['model']}"
     sequences = work["sequences"]
     each = f" in each of {sequences} samples" if sequences > 1 else ""
-    yield (
-        f"  asked for {work['tokens']:,} tokens: {work['prefill_tokens']:,} to read"
-        f" and at most {work['output_tokens']:,} to write{each}"
-    )
+    if work["basis"] == "shared":
+        yield "  asked for nothing of its own: somebody had its key already"
+    else:
+        yield (
+            f"  asked for {work['tokens']:,} tokens: {work['prefill_tokens']:,} to read"
+            f" and at most {work['output_tokens']:,} to write{each}"
+        )
     if kind == "decision":
         yield f"  decided by gateway {record['gateway']} under policy {record['policy_version']}"
 
@@ -98,7 +106,9 @@ def _compared(verdict: dict[str, Any]) -> str:
 
 
 def _forecast(forecast: dict[str, Any]) -> Iterator[str]:
-    if forecast["basis"] == "room":
+    if forecast["basis"] in BY_KEY:
+        yield f"  {BY_KEY[forecast['basis']]}"
+    elif forecast["basis"] == "room":
         yield f"  predicted: no wait, first token after {forecast['prefill_s']:.3f} s"
     elif forecast["wait_s"] is None:
         yield "  predicted: nothing, as no drain rate had been measured yet"
@@ -142,6 +152,8 @@ def _outcome(utc: str, record: dict[str, Any]) -> Iterator[str]:
     yield f"{utc} {record['outcome']}{reason} after {record['ended_s'] - record['arrived_s']:.3f} s"
     if record["first_byte_s"] is not None:
         yield f"  first byte after {record['first_byte_s'] - record['arrived_s']:.3f} s"
+    if record["outcome"] == "replayed":
+        yield f"  it was given the answer of the execution {record['execution']}"
     usage = record["usage"]
     if usage is not None:
         exact = "" if usage["exact"] else " (counted on the way, not told by the engine)"

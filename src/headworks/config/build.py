@@ -144,6 +144,8 @@ def settings(config: Config, environment: Mapping[str, str]) -> Settings:
         lease_s=config.ledger.lease_s,
         remember_s=config.ledger.remember_s,
         durability=config.ledger.durability,
+        replay_bytes_max=config.ledger.replay_bytes_max,
+        replay_total_bytes_max=config.ledger.replay_total_bytes_max,
         replicas=tuple(_replicas(config, environment)),
         keys=tuple(_keys(config, environment)),
         is_anonymous=not config.tenants,

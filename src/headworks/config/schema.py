@@ -176,8 +176,6 @@ NOT_YET_IN_FORCE: tuple[NotYet, ...] = (
     NotYet("server.tls", "both ports speak plain HTTP"),
     NotYet("server.guard", "the gateway does not shed for its own sake"),
     NotYet("ledger.domain", "a ledger in one process is one domain", but=("main",)),
-    NotYet("ledger.replay_bytes_max", "answers are not kept", but=(0,)),
-    NotYet("ledger.replay_total_bytes_max", "answers are not kept", but=(0,)),
     NotYet("ledger.when_lost", "nothing is admitted while the ledger does not answer", but=("closed",)),
     NotYet("usage", "no usage journal is written"),
     NotYet("classes.*.mode", "server.mode alone decides", but=("enforce",)),

@@ -68,6 +68,8 @@ class Settings:
     remember_s: float
     durability: str
     """`process` or `power`: what a ledger in a file survives."""
+    replay_bytes_max: int
+    replay_total_bytes_max: int
     replicas: tuple[ReplicaSettings, ...]
     keys: tuple[ClientKey, ...]
     is_anonymous: bool

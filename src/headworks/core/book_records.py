@@ -103,27 +103,36 @@ class Records:
     def _claim(self, command: Claim) -> Answer:
         """A client-given key belongs to one execution at a time (A6)."""
         if not self._lives(command.owner):
-            return self._answer("claim", command.execution, "fenced")
+            return self._claim_answer(command, None, "fenced")
         entry = self._entries.get(command.execution)
         if entry is not None and entry.key != command.key:
-            return self._answer("claim", command.execution, "dead", 0, entry.state)
+            return self._claim_answer(command, entry, "dead")
         newest = self._newest(command.key)
         if newest is not None and (newest is entry or not self._may_follow(newest, command.fingerprint)):
             return self._taken(command, newest)
         if entry is not None or not self._room():
-            return self._answer("claim", command.execution, "dead", 0, entry.state if entry else UNKNOWN)
+            return self._claim_answer(command, entry, "dead")
         entry = Entry.of(command.execution, CLAIMED, command.key, command.fingerprint, command.owner)
         self._entries[command.execution] = self._boots[command.owner].entries[command.execution] = entry
         self._name(command.key, command.execution)
-        return self._answer_of("claim", entry, "claimed")
+        return self._claim_answer(command, entry, "claimed")
 
     def _taken(self, command: Claim, newest: Entry) -> Answer:
         """The key has an execution: whose answer is this claim's answer?"""
         if newest.fingerprint != command.fingerprint:
-            return self._answer_of("claim", newest, "conflict")
+            return self._claim_answer(command, newest, "conflict")
         if newest.execution == command.execution:
-            return self._answer_of("claim", newest, "dead" if newest.state in TERMINAL else "claimed")
-        return self._answer_of("claim", newest, "replay" if newest.state == COMPLETED else "attach")
+            return self._claim_answer(command, newest, "dead" if newest.state in TERMINAL else "claimed")
+        return self._claim_answer(command, newest, "replay" if newest.state == COMPLETED else "attach")
+
+    def _claim_answer(self, command: Claim, entry: Entry | None, outcome: str) -> Answer:
+        """About the execution that has the key, and to the one that asked for it."""
+        asked = command.execution
+        if entry is None:
+            return self._answer("claim", asked, outcome, asked=asked)
+        usage, evidence, owner = entry.usage, entry.evidence, entry.owner
+        more = {"usage": usage, "evidence": evidence, "owner": owner, "asked": asked}
+        return self._answer("claim", entry.execution, outcome, 0, entry.state, **more)
 
     def _may_follow(self, newest: Entry, fingerprint: str) -> bool:
         """A new attempt of a key may run once the last one has ended without an answer worth repeating."""

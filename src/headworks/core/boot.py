@@ -131,6 +131,24 @@ class Boot:
         policy = self._desk.policy
         self._desk.command(SetLimits(policy.version, policy.number, tuple(limits_of(self._desk))))
 
+    def answered(self, answer: Answer, now_s: float) -> bool:
+        """An answer about this gateway or an engine. True when the ledger is there again after it was lost."""
+        if answer.verb == "heartbeat":
+            return self.answered_beat(answer, now_s)
+        if answer.verb == "held":
+            self.answered_held(answer, now_s)
+        elif answer.verb == "adopt":
+            self.answered_adopt(answer, now_s)
+        elif answer.verb == "take_reader":
+            self.answered_reader(self.find_replica(answer.replica), answer, now_s)
+        elif answer.verb == "put_incarnation":
+            self.answered_incarnation(answer)
+        elif answer.verb == "put_sample":
+            self.answered_sample(answer)
+        elif answer.verb == "cancel":
+            self.answered_cancel(answer)
+        return False
+
     def answered_beat(self, answer: Answer, now_s: float) -> bool:
         """A heartbeat came back. True when the ledger is there again after it was lost."""
         asked_s = self._beats.pop(answer.step, None)
@@ -157,7 +175,8 @@ class Boot:
     def answered_held(self, answer: Answer, now_s: float) -> None:
         """Anti-entropy: what the ledger holds under this boot and nobody here tracks, twice in a row, is given back."""
         held = {record.execution: record for record in answer.records}
-        untracked = frozenset(name for name in held if name not in self._desk.runs and name not in self.wards)
+        tracked = self._desk.runs.keys() | self._desk.claims.keys() | self.wards.keys()
+        untracked = frozenset(held.keys() - tracked)
         for name in sorted(untracked & self._untracked):
             record = held[name]
             if record.reserved_by != self._desk.owner:  # adopted, and the answer that said so was lost

@@ -5,7 +5,7 @@ from __future__ import annotations
 from headworks.core.boot import Boot
 from headworks.core.course import Course
 from headworks.core.desk import Desk
-from headworks.core.events import SampleFailed
+from headworks.core.events import Drain, SampleFailed
 from headworks.core.life import RUNNING, SENT
 from headworks.core.policy import INFINITE_S, Policy
 from headworks.core.pool import Pool, Replica
@@ -73,9 +73,19 @@ class Changes:
     def draining(self) -> bool:
         return self._until_s is not None
 
-    def drain(self, until_s: float, now_s: float) -> None:
+    def closed(self, pool: Pool, now_s: float) -> str:
+        """A reason to refuse that has nothing to do with the request."""
+        if self.draining:
+            return "draining"
+        if not self._boot.open(now_s):
+            return "ledger_unavailable"
+        if all(replica.state(now_s) != "ready" for replica in pool.replicas.values()):
+            return "no_replica"
+        return ""
+
+    def drain(self, event: Drain, now_s: float) -> None:
         """Admit nobody new; what waits and could not start in time is answered now, the rest runs out."""
-        self._until_s = until_s
+        self._until_s = until_s = event.until_s
         self._desk.wake(until_s)
         for pool in self._desk.pools.values():
             drain = pool.drain.tokens_per_s

@@ -287,6 +287,8 @@ class Answer:
     """TakeReader, PutSample, PutIncarnation, Withdraw: which one."""
     alarms: tuple[tuple[str, str], ...] = ()
     """(name, replica) of what should not be: `evidence_impossible`, `foreign_load`, `several_engines`."""
+    asked: str = ""
+    """Claim: the execution that asked, whoever's execution the answer is about."""
 
 
 class PlainAnswer(Answer):

@@ -15,6 +15,7 @@ from headworks.core.commands import Answer, Cancel, Start, Stop
 from headworks.core.desk import Desk
 from headworks.core.effects import Abort, Outcome, Run
 from headworks.core.events import (
+    AskedAway,
     ClientSlow,
     EngineClosed,
     EngineLost,
@@ -56,7 +57,11 @@ class Course:
         if life.request.stream:  # an answer in one piece shows its first byte at its end
             finish_by_s = min(finish_by_s, now_s + life.lane.service_class.first_byte_s)
         desk.set_timer(life, finish_by_s)
-        desk.effect(Run(life.request.id, life.execution, life.work.output_tokens, send_before_s, decision))
+        name, others = life.request.id, None
+        if life.claim:  # whoever asked first may have left, and others may have come
+            name, *rest = life.subscribers or [name]
+            others = tuple(rest)
+        desk.effect(Run(name, life.execution, life.work.output_tokens, send_before_s, decision, others))
 
     def first_byte(self, event: FirstByte, now_s: float) -> None:
         life = self._desk.runs.get(event.execution)
@@ -141,9 +146,9 @@ class Course:
         if life is not None and life.state in (SENT, RUNNING):
             self._leave(life, "silent", "upstream_timeout", now_s)
 
-    def asked_away(self, execution: str, now_s: float) -> None:
+    def asked_away(self, event: AskedAway, now_s: float) -> None:
         """Another gateway holds its record now: close the connection and testify."""
-        life = self._desk.runs.get(execution)
+        life = self._desk.runs.get(event.execution)
         if life is not None and life.state in (SENT, RUNNING):
             self._leave(life, "away", "ledger_unavailable", now_s)
 
@@ -296,12 +301,14 @@ class Course:
         life.ask = None
 
     def report(self, life: Life, now_s: float, outcome: str = "") -> None:
-        """The one outcome of an arrival."""
+        """The one outcome of an arrival, and of those that share its answer."""
         if life.reported:
             return
         life.reported = True
         request = life.request
         outcome = outcome or self._outcome(life)
+        if life.leaving_s is not None and life.evidence:
+            life.lane.pool.proof_s.add(now_s - life.leaving_s)
         self._desk.record(
             Outcome(
                 request.id,
@@ -327,6 +334,11 @@ class Course:
                 life.forecast.ttft_s,
             )
         )
+        if life.sharers:
+            for sharer in life.sharers.values():
+                sharer.execution, sharer.end_reason = life.execution, life.end_reason
+                sharer.admitted_s = sharer.admitted_s if life.admitted_s is not None else None
+                self.report(sharer, now_s, "replayed" if outcome == "completed" else outcome)
 
     def _outcome(self, life: Life) -> str:
         if not life.wanted:

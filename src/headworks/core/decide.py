@@ -23,6 +23,8 @@ REASON: Final = 5
 """Places in a `Row`."""
 SOON_S = 1.0
 """The hint of a refusal that has nothing to do with load."""
+PROVED_RATIO = 0.95
+"""A key whose execution is being stopped is asked for again when so many of its like have been proved to have stopped."""
 WAITS = frozenset({"queue_timeout", "tenant_capacity_exceeded", "kv_saturation"})
 """Failed checks that time may cure: the request queues. The others refuse when they concern a request that must wait."""
 
@@ -120,6 +122,10 @@ class Decider:
             pool = life.lane.pool
             wait_s = wait_of(pool, pool.queue.tokens, now_s)
             return pool.slots.give(wait_s, life.work.tokens, pool.drain.tokens_per_s, self.policy.horizon_s, now_s)
+        if retry == "key":
+            proof_s = life.lane.pool.proof_s
+            # Nothing measured yet: what was never seen in an idle engine takes about a lease to be proved (E3b).
+            return proof_s.quantile(PROVED_RATIO) if len(proof_s) else self.policy.lease_s
         return SOON_S if retry == "soon" else None
 
 

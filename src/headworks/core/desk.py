@@ -41,6 +41,8 @@ class Desk:
         """Arrival id → life, while somebody waits for it."""
         self.runs: dict[str, Life] = {}
         """Execution id → life, from the first ask until it is settled."""
+        self.claims: dict[str, Life] = {}
+        """Execution id → life, from the claim of a key for it until it has ended or the key was given back."""
         self.arrivals = 0
         self._lanes: dict[tuple[str, str, str], Lane] = {}
         self._seed = seed

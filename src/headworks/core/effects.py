@@ -28,6 +28,8 @@ class Run:
     output_tokens_max: int
     send_before_s: float
     decision: Decision
+    others: tuple[str, ...] | None = None
+    """Arrivals that share its answer already. None: nobody ever will, since its client gave no key."""
 
 
 @dataclass(slots=True)
@@ -44,11 +46,16 @@ class Reply:
 
     id: str
     decision: Decision
+    usage: Usage | None = None
+    """What its key has used, where it completed and the answer is gone (A6)."""
 
 
 @dataclass(slots=True)
 class Attach:
-    """This arrival repeats a key whose execution runs here (or ran here and is kept): it shares that answer."""
+    """This arrival repeats a key whose execution runs here (or ran here and is kept): it shares that answer.
+
+    Whether it does comes back as `Attached`: only whoever holds the bytes knows what is kept of them.
+    """
 
     id: str
     execution: str

@@ -24,6 +24,14 @@ class ClientGone:
 
 
 @dataclass(slots=True)
+class Attached:
+    """What came of an `Attach`: this arrival gets the answer, or it was not kept and nothing has been sent to it."""
+
+    id: str
+    shares: bool
+
+
+@dataclass(slots=True)
 class LedgerAnswered:
     """Answers in the order of their commands. They may be late, repeated, or belong to asks long given up."""
 
@@ -177,6 +185,7 @@ class PolicyChanged:
 Event = (
     Arrived
     | ClientGone
+    | Attached
     | LedgerAnswered
     | LedgerLost
     | StoreChanged

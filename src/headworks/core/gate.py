@@ -20,7 +20,8 @@ from headworks.core.course import Course
 from headworks.core.desk import Desk
 from headworks.core.disciplines import Discipline, Flow
 from headworks.core.effects import Effect
-from headworks.core.life import ASKED, LEAVING, QUEUED, RUNNING, SENT, UNASKED, Life
+from headworks.core.identity import NOTHING, Identity
+from headworks.core.life import ASKED, CLAIMING, LEAVING, QUEUED, RUNNING, SENT, UNASKED, Life
 from headworks.core.policy import INFINITE_S, Policy
 from headworks.core.pool import Pool
 from headworks.core.refusing import Refusing
@@ -41,10 +42,12 @@ class Gate:
         self._boot = Boot(self._desk)
         self._refusing = Refusing(self._desk, self._course)
         self._changes = Changes(self._desk, self._course, self._boot, self._refusing)
+        self._identity = Identity(self._desk, self._course, self._boot, self._refusing)
         self._retry_s: dict[str, float] = {}
         self._handlers: dict[type[Any], Callable[[Any, float], None]] = {
             events.Arrived: self._on_arrived,
             events.ClientGone: self._on_client_gone,
+            events.Attached: self._on_attached,
             events.LedgerAnswered: self._on_ledger_answered,
             events.LedgerLost: self._on_ledger_lost,
             events.StoreChanged: self._on_store_changed,
@@ -58,12 +61,12 @@ class Gate:
             events.Evidence: self._course.evidence,
             events.ReplicaDescribed: self._on_described,
             events.ReplicaSampled: self._on_sampled,
-            events.SampleFailed: self._on_sample_failed,
+            events.SampleFailed: self._changes.sample_failed,
             events.Freed: self._on_freed,
-            events.AskedAway: self._on_asked_away,
+            events.AskedAway: self._course.asked_away,
             events.Tick: self._on_tick,
             events.ClientSlow: self._course.client_slow,
-            events.Drain: self._on_drain,
+            events.Drain: self._changes.drain,
             events.PolicyChanged: self._on_policy_changed,
         }
 
@@ -76,15 +79,19 @@ class Gate:
 
     def _on_arrived(self, event: events.Arrived, now_s: float) -> None:
         desk, request = self._desk, event.request
+        if request.key_given and self._identity.claims_first(request, now_s):
+            return
         lane = desk.lane(request.key.tenant, request.service_class, request.pool)
         discipline = desk.disciplines[request.pool]
         desk.arrivals += 1
         life, free = desk.decider.look(request, desk.arrivals, lane, discipline, now_s)
         desk.lives[request.id] = life
+        if request.key_given:
+            self._identity.take_up(life)
         if free and now_s < self._boot.open_until_s and not self._changes.draining:
             self._reserve(life, now_s)
             return
-        closed = self._closed(lane.pool, now_s)
+        closed = self._changes.closed(lane.pool, now_s)
         refusal = closed or desk.decider.refusal(life, discipline)
         if desk.policy.observe and not closed:
             self._let_through(life, refusal, now_s)
@@ -101,16 +108,6 @@ class Gate:
         life.start_by_s = INFINITE_S
         life.replica = life.lane.pool.least_used(now_s)
         self._reserve(life, now_s)
-
-    def _closed(self, pool: Pool, now_s: float) -> str:
-        """A reason that has nothing to do with this request."""
-        if self._changes.draining:
-            return "draining"
-        if not self._boot.open(now_s):
-            return "ledger_unavailable"
-        if all(replica.state(now_s) != "ready" for replica in pool.replicas.values()):
-            return "no_replica"
-        return ""
 
     # waiting
 
@@ -131,19 +128,19 @@ class Gate:
         if life is None:
             return
         life.subscribers.remove(event.id)
-        if life.subscribers or not self._cancels(life):
-            return
-        pool = life.lane.pool
-        if life.state == QUEUED:
-            self._refusing.unqueue(life)
-            self._desk.move(life, "gone")
-            self._course.report(life, now_s)
-        elif life.state == ASKED:
-            self._refusing.unask(life, "gone", "cancelled", now_s)
-            self._course.report(life, now_s)
-        else:
-            self._course.client_gone(life, now_s)
-        self._pump(pool, now_s)
+        if life.sharers:
+            self._identity.left(life, event.id, now_s)
+        self._if_unwanted(life, now_s)
+
+    def _on_attached(self, event: events.Attached, now_s: float) -> None:
+        life = self._identity.attached(event, now_s)
+        if life is not None:
+            self._if_unwanted(life, now_s)
+
+    def _if_unwanted(self, life: Life, now_s: float) -> None:
+        if not life.subscribers and self._cancels(life):
+            self._refusing.gone(life, now_s)
+            self._pump(life.lane.pool, now_s)
 
     def _cancels(self, life: Life) -> bool:
         """The switch of the naive disciplines: without it, work nobody waits for goes on."""
@@ -177,13 +174,13 @@ class Gate:
         desk, lane, replica = self._desk, life.lane, life.replica
         assert replica is not None
         desk.move(life, "picked")
-        life.execution = execution = Execution(desk.mint(), replica.name)
+        life.execution = execution = Execution(life.claim or desk.mint(), replica.name)
         desk.runs[execution.id] = life
         desk.take(life)
         queue = lane.pool.queue
         command = Reserve(
             execution.id,
-            None,
+            life.request.key if life.claim else None,
             life.request.fingerprint,
             desk.owner,
             lane.pool.name,
@@ -209,11 +206,22 @@ class Gate:
         if answer.verb == "reserve":
             if life is not None:
                 self._on_reserve_answered(life, answer, now_s)
+        elif answer.verb == "claim":
+            self._on_claim_answered(answer, now_s)
         elif life is not None:
             if self._course.answered(life, answer, now_s):
                 self._ended(life, now_s)
         else:
             self._on_standing_answered(answer, now_s)
+
+    def _on_claim_answered(self, answer: Answer, now_s: float) -> None:
+        """It holds its key now: an arrival begins here, a second attempt goes back to its place."""
+        life = self._identity.answered(answer, now_s)
+        if life is not None and life.work is NOTHING:
+            self._on_arrived(events.Arrived(life.request), now_s)
+        elif life is not None:
+            self._desk.move(life, "claimed")
+            self._to_its_place(life, now_s)
 
     def _on_reserve_answered(self, life: Life, answer: Answer, now_s: float) -> None:
         if life.state != ASKED:
@@ -277,7 +285,7 @@ class Gate:
         pool = life.lane.pool
         if event.reason == "busy":
             self._retry(pool, now_s + RETRY_S)
-        if now_s < life.start_by_s and not self._closed(pool, now_s):
+        if now_s < life.start_by_s and not self._changes.closed(pool, now_s):
             self._again(life, pool, now_s)
         else:
             self._refusing.refuse(life, life.end_reason, now_s)
@@ -287,16 +295,26 @@ class Gate:
         heir = Life(life.request, life.number, life.lane, life.work, life.forecast)
         heir.rows, heir.start_by_s, heir.blocked_by = life.rows, life.start_by_s, life.end_reason
         heir.subscribers, life.subscribers = life.subscribers, []
+        heir.sharers, life.sharers = life.sharers, None
         life.reported = True
         for arrival in heir.subscribers:
             self._desk.lives[arrival] = heir
-        pool.queue.add(heir)
-        self._desk.set_timer(heir, heir.start_by_s)
+        if life.claim:
+            self._identity.claim(heir, now_s)
+        else:
+            self._to_its_place(heir, now_s)
+
+    def _to_its_place(self, life: Life, now_s: float) -> None:
+        pool = life.lane.pool
+        pool.queue.add(life)
+        self._desk.set_timer(life, life.start_by_s)
         self._pump(pool, now_s)
 
     def _ended(self, life: Life, now_s: float) -> None:
         """The ledger has let go of it: now, and not before, its place is free."""
         self._drop_run(life)
+        if life.claim:
+            self._desk.claims.pop(life.claim, None)
         self._desk.set_timer(life, INFINITE_S)
         for arrival in life.subscribers:
             self._desk.lives.pop(arrival, None)
@@ -314,27 +332,13 @@ class Gate:
     def _on_sampled(self, event: events.ReplicaSampled, now_s: float) -> None:
         self._pump_one(self._changes.sampled(event.sample, now_s), now_s)
 
-    def _on_sample_failed(self, event: events.SampleFailed, now_s: float) -> None:
-        self._changes.sample_failed(event, now_s)
-
     # the ledger and time
 
     def _on_standing_answered(self, answer: Answer, now_s: float) -> None:
-        boot = self._boot
-        if answer.verb == "heartbeat" and boot.answered_beat(answer, now_s):
+        if answer.verb == "stop":
+            self._identity.released(answer.execution)
+        elif self._boot.answered(answer, now_s):
             self._pump_all(now_s)
-        elif answer.verb == "held":
-            boot.answered_held(answer, now_s)
-        elif answer.verb == "adopt":
-            boot.answered_adopt(answer, now_s)
-        elif answer.verb == "take_reader":
-            boot.answered_reader(boot.find_replica(answer.replica), answer, now_s)
-        elif answer.verb == "put_incarnation":
-            boot.answered_incarnation(answer)
-        elif answer.verb == "put_sample":
-            boot.answered_sample(answer)
-        elif answer.verb == "cancel":
-            boot.answered_cancel(answer)
         for name, subject in answer.alarms:
             self._desk.alarm(name, subject, f"reported by the ledger on {answer.verb}")
         if answer.verb in ENDS_OTHERS:
@@ -360,9 +364,6 @@ class Gate:
         if event.pool in self._desk.pools:
             self._pump(self._desk.pools[event.pool], now_s)
 
-    def _on_asked_away(self, event: events.AskedAway, now_s: float) -> None:
-        self._course.asked_away(event.execution, now_s)
-
     def _on_tick(self, event: events.Tick, now_s: float) -> None:
         desk = self._desk
         desk.woken()
@@ -372,6 +373,8 @@ class Gate:
         for life in desk.due(now_s):
             if life.state in (QUEUED, ASKED):
                 self._refusing.expire(life, now_s)
+            elif life.state == CLAIMING:
+                self._identity.late(life, now_s)
             elif life.state != UNASKED:
                 self._course.due(life, now_s)
         self._retry_s = {name: at_s for name, at_s in self._retry_s.items() if at_s > now_s}
@@ -390,9 +393,6 @@ class Gate:
                 self._pump(pool, now_s)
 
     # drain and reload
-
-    def _on_drain(self, event: events.Drain, now_s: float) -> None:
-        self._changes.drain(event.until_s, now_s)
 
     def _on_policy_changed(self, event: events.PolicyChanged, now_s: float) -> None:
         self._changes.reload(event.policy, now_s)

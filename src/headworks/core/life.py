@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from headworks.core.lane import Lane
     from headworks.core.pool import Replica
 
-QUEUED, ASKED, UNASKED, SENT, RUNNING, LEAVING, SETTLING, ENDED = (
+CLAIMING, QUEUED, ASKED, UNASKED, SENT, RUNNING, LEAVING, SETTLING, ENDED = (
+    "claiming",
     "queued",
     "asked",
     "unasked",
@@ -32,10 +33,13 @@ CHARGED_HERE = frozenset({ASKED, UNASKED, SENT, RUNNING, LEAVING, SETTLING})
 
 MOVES: dict[tuple[str, str], str] = {
     # state, what happened → state
+    (CLAIMING, "claimed"): QUEUED,
+    (CLAIMING, "attached"): ENDED,
+    (CLAIMING, "gone"): ENDED,
+    (CLAIMING, "refused_for_good"): ENDED,
     (QUEUED, "picked"): ASKED,
     (QUEUED, "gone"): ENDED,
     (QUEUED, "refused_for_good"): ENDED,
-    (QUEUED, "attached"): ENDED,
     (ASKED, "granted"): SENT,
     (ASKED, "not_now"): QUEUED,
     (ASKED, "refused_for_good"): ENDED,
@@ -74,6 +78,10 @@ class Life:
     """
 
     execution = Execution("", "")
+    claim = ""
+    """The execution its client's key was claimed for; empty where there is no such key (`core/identity.py`)."""
+    sharers: dict[str, Life] | None = None
+    """Arrivals that repeat its key and get its answer, each with a record of its own."""
     replica: Replica | None = None
     """Where it was asked for."""
     decision: Decision | None = None

@@ -8,8 +8,11 @@ from headworks.core.policy import PoolPolicy
 from headworks.core.predict import DrainRate, PrefillTime
 from headworks.core.queue import PoolQueue
 from headworks.core.slots import ReturnSlots
+from headworks.core.stats import Window
 from headworks.core.types import Capacity, ReplicaSample, Work
 
+PROOFS = 200
+"""How many stops are remembered, for how long their proof takes."""
 DOWN_S = 1.0
 """A replica that refused a connection is left alone this long, or until a sample of it arrives."""
 UNCOUNTED_S = float("inf")
@@ -188,6 +191,7 @@ class Pool:
         "drain",
         "name",
         "policy",
+        "proof_s",
         "queue",
         "replicas",
         "requests",
@@ -207,6 +211,8 @@ class Pool:
         self.queue = PoolQueue()
         self.drain = DrainRate()
         self.slots = ReturnSlots()
+        self.proof_s = Window(PROOFS)
+        """From the wish to stop something to the proof that it stopped."""
         self.tokens = 0
         self.requests = 0
         self.tokens_max: int | None = policy.active_tokens_max

@@ -11,8 +11,9 @@ from headworks.core.course import Course
 from headworks.core.decide import NEVER
 from headworks.core.desk import Desk
 from headworks.core.effects import Reply
-from headworks.core.life import QUEUED, Life
+from headworks.core.life import ASKED, CLAIMING, QUEUED, Life
 from headworks.core.policy import INFINITE_S
+from headworks.core.types import Usage
 
 EXPIRES_AS = frozenset({"tenant_capacity_exceeded", "kv_saturation", "queue_timeout"})
 """What kept it waiting can be the answer; anything else that did is reported as time that ran out."""
@@ -29,10 +30,19 @@ class Refusing:
         self._desk = desk
         self._course = course
 
-    def turn_away(self, life: Life, reason: str, now_s: float, outcome: str = "refused") -> None:
+    def turn_away(self, life: Life, reason: str, now_s: float, outcome: str = "refused", usage: Usage | None = None) -> None:
         """Refuse something of which nothing is charged."""
         self._desk.move(life, "refused_for_good")
-        self.refuse(life, reason, now_s, outcome)
+        if life.claim:
+            self.give_back_key(life, now_s)
+        self.refuse(life, reason, now_s, outcome, usage)
+
+    def give_back_key(self, life: Life, now_s: float) -> None:
+        """Refusals are not kept (A6): its key is free again. Nothing was sent for it, and asked until that is heard.
+
+        Not a cancel: should the ledger have charged it after all, by an ask that came twice, that must be freed too.
+        """
+        self._desk.ask(life, Stop(life.claim, self._desk.owner, "E0", "cancelled", None), now_s)
 
     def never(self, life: Life, shortfalls: tuple[Shortfall, ...], now_s: float) -> None:
         """The ledger says that it asks for more than a whole limit: no waiting cures that (K08)."""
@@ -41,7 +51,7 @@ class Refusing:
             life.rows.append((check, short.scope, short.value, short.limit, short.unit, NEVER))
         self.turn_away(life, NEVER, now_s)
 
-    def refuse(self, life: Life, reason: str, now_s: float, outcome: str = "refused") -> None:
+    def refuse(self, life: Life, reason: str, now_s: float, outcome: str = "refused", usage: Usage | None = None) -> None:
         """The answer to everybody who waits for it, and the record. What may be charged is settled elsewhere."""
         desk = self._desk
         life.end_reason = reason
@@ -50,8 +60,23 @@ class Refusing:
         self._course.report(life, now_s, outcome)
         for arrival in life.subscribers:
             desk.lives.pop(arrival, None)
-            desk.effect(Reply(arrival, decision))
+            desk.effect(Reply(arrival, decision, usage))
         life.subscribers = []
+
+    def gone(self, life: Life, now_s: float) -> None:
+        """The last one that waited for it has left."""
+        if life.state in (CLAIMING, QUEUED):
+            if life.state == QUEUED:
+                self.unqueue(life)
+            self._desk.move(life, "gone")
+            if life.claim:
+                self.give_back_key(life, now_s)
+            self._course.report(life, now_s)
+        elif life.state == ASKED:
+            self.unask(life, "gone", "cancelled", now_s)
+            self._course.report(life, now_s)
+        else:
+            self._course.client_gone(life, now_s)
 
     def make_room(self, life: Life, now_s: float) -> None:
         """A full queue lets its oldest go for the newcomer: the newest still have their time."""

@@ -94,6 +94,7 @@ def audit(desk: Desk) -> list[str]:
         _same(found, f"tenant {tenant} tokens", use.tokens, sum(life.work.tokens for life in mine))
         _same(found, f"tenant {tenant} requests", use.requests, sum(life.work.sequences for life in mine))
     found.extend(f"{name} is {life.state}" for name, life in desk.runs.items() if life.state not in CHARGED_HERE)
+    found.extend(f"{name} is claimed for {life.claim}" for name, life in desk.claims.items() if life.claim != name)
     return found
 
 

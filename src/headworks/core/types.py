@@ -81,7 +81,8 @@ class Work:
     output_tokens: int
     """Output reserved per sample: generation never passes it plus one growth step."""
     basis: str = "exact"
-    """How the prompt was sized: `exact`, `learnt` from this tenant's answers, or its `bytes` as the upper bound."""
+    """How the prompt was sized: `exact`, `learnt` from this tenant's answers, or its `bytes` as the upper bound. `shared`:
+    nothing is reserved, as its key has an execution already."""
 
 
 class Verdict(NamedTuple):

@@ -29,6 +29,7 @@ from headworks.engines.vllm import VllmEngine
 from headworks.gateway import clock, reply
 from headworks.gateway.accounts import WORKER, Accounts, Records
 from headworks.gateway.admin import admin_app
+from headworks.gateway.answers import Answers
 from headworks.gateway.decisions import DecisionLog
 from headworks.gateway.http.limits import EdgeLimits
 from headworks.gateway.http.server import Server
@@ -72,11 +73,19 @@ class App:
         self.log = _decision_log(settings)
         self.runner = Runner(self.gate, self.store, self.engines, Records(self.accounts, self.log), clock.now_s)
         self.runner.on_described = self._described
+        self.answers = Answers(
+            bytes_max=settings.replay_bytes_max,
+            total_bytes_max=settings.replay_total_bytes_max,
+            remember_s=settings.remember_s,
+            clock_s=clock.now_s,
+            wall_s=clock.utc_s,
+        )
         self.proxy = Proxy(
             self.runner,
             policy,
             self.key_watch.keys,
             self.models,
+            self.answers,
             boot=boot,
             clock_s=clock.now_s,
             wall_s=clock.utc_s,
@@ -129,7 +138,10 @@ class App:
 
     def fixed(self, settings: Settings) -> list[str]:
         """What these settings would change that stays as it was started: it keeps a reload from being taken."""
-        mine, held = self.settings, ("listen", "admin", "ledger_url", "keys_path", "lease_s", "durability", "limits", "decision_log")
+        mine, held = (
+            self.settings,
+            ("listen", "admin", "ledger_url", "lease_s", "durability", "limits", "decision_log", *REMEMBERED),
+        )
         found = [name for name in held if getattr(mine, name) != getattr(settings, name)]
         if [(one.name, one.url, one.engine) for one in mine.replicas] != [(o.name, o.url, o.engine) for o in settings.replicas]:
             found.append("replicas")
@@ -223,6 +235,8 @@ class App:
 
 
 LEDGER_RECORDS_MAX = 1_000
+REMEMBERED = ("remember_s", "replay_bytes_max", "replay_total_bytes_max")
+"""Settings of what is kept for a repeated key."""
 
 
 class _AdminServer(uvicorn.Server):

@@ -40,6 +40,25 @@ class Source(Protocol):
     def resume(self) -> None: ...
 
 
+class Memory(Protocol):
+    """What kept answers share: asked before more is held, told when some is let go."""
+
+    def take(self, size_bytes: int) -> bool: ...
+    def give(self, size_bytes: int) -> None: ...
+
+
+class _Unshared:
+    """Nobody else keeps anything."""
+
+    def take(self, size_bytes: int) -> bool:
+        return True
+
+    def give(self, size_bytes: int) -> None: ...
+
+
+_UNSHARED = _Unshared()
+
+
 class _Member:
     """One client in the audience."""
 
@@ -78,6 +97,7 @@ class Audience:
         "_kept",
         "_kept_bytes",
         "_members",
+        "_memory",
         "_slow",
         "_source",
         "_status",
@@ -87,8 +107,9 @@ class Audience:
         "started",
     )
 
-    def __init__(self, wall_s: Callable[[], float], keep_bytes_max: int = 0) -> None:
+    def __init__(self, wall_s: Callable[[], float], keep_bytes_max: int = 0, memory: Memory = _UNSHARED) -> None:
         self._wall_s = wall_s
+        self._memory = memory
         self._keep_bytes_max = keep_bytes_max
         self._kept: list[bytes] | None = [] if keep_bytes_max else None
         self._kept_bytes = 0
@@ -140,7 +161,18 @@ class Audience:
     @property
     def kept_bytes(self) -> int:
         """What is held in memory for those who come later."""
-        return self._kept_bytes if self._kept is not None else 0
+        return self._kept_bytes
+
+    @property
+    def whole(self) -> bool:
+        """All of it is here, for whoever comes."""
+        return self.ended and self._kept is not None
+
+    def let_go(self) -> None:
+        """Keep nothing any more: once it has begun, nobody else can get it."""
+        self._kept = None
+        self._memory.give(self._kept_bytes)
+        self._kept_bytes = 0
 
     # flow
 
@@ -209,6 +241,8 @@ class Audience:
         if self.ended:
             return
         self.ended = True
+        if self._kept is not None:
+            self._kept = [b"".join(self._kept)]
         for member in self._dismissed():
             member.client.finish()
             member.ended()
@@ -227,7 +261,7 @@ class Audience:
         if self.ended:
             return
         self.ended = self.failed = True
-        self._kept = None
+        self.let_go()
         for member in self._dismissed():
             answer = failure(
                 code,
@@ -271,8 +305,9 @@ class Audience:
     def _keep(self, payload: bytes) -> None:
         if self._kept is None:
             return
-        self._kept_bytes += len(payload)
-        if self._kept_bytes > self._keep_bytes_max:
-            self._kept = None
+        size_bytes = len(payload)
+        if self._kept_bytes + size_bytes > self._keep_bytes_max or not self._memory.take(size_bytes):
+            self.let_go()
         else:
+            self._kept_bytes += size_bytes
             self._kept.append(payload)

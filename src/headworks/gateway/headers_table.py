@@ -26,7 +26,11 @@ READ: tuple[Header, ...] = (
         "Headworks-Class", "a call", "The service class, if tenant and key may use it, else 403. Without it, the tenant's own."
     ),
     Header("Headworks-Deadline", "a call", "Decimal seconds from receipt after which the answer is of no use."),
-    Header("Idempotency-Key", "a call", "The client's name for this request: repeated in the answer and in the decision log."),
+    Header(
+        "Idempotency-Key",
+        "a call",
+        "The client's name for this request: while it runs and after, the same key and parameters get the same answer.",
+    ),
     Header("X-Request-Id", "every request", "Repeated in the answer. Never forwarded: an engine would take it for its own id."),
     Header("x-stainless-read-timeout", "a call", "Sent by stock SDKs: the silence they bear bounds the first token."),
     Header("x-stainless-retry-count", "a call", "Sent by stock SDKs: tells a first attempt from a retry in the metrics."),

@@ -17,6 +17,7 @@ from headworks.core.policy import INFINITE_S, ClassPolicy, Policy
 from headworks.core.types import Decision, Execution, Request, RequestKey, Usage
 from headworks.engines.base import Engine
 from headworks.gateway import reply
+from headworks.gateway.answers import Answers
 from headworks.gateway.audience import Audience
 from headworks.gateway.deadlines import DEADLINE, READ_TIMEOUT, stamp
 from headworks.gateway.dialects import chat, completions
@@ -47,6 +48,7 @@ class Proxy:
         policy: Policy,
         keys: Keys,
         models: Models,
+        answers: Answers,
         *,
         boot: str,
         clock_s: Callable[[], float],
@@ -56,6 +58,7 @@ class Proxy:
         self._policy = policy
         self._keys = keys
         self._models = models
+        self.answers = answers
         self._prefix = f"req_{boot[:12]}"
         self._count = 0
         self._clock_s = clock_s
@@ -182,9 +185,9 @@ class Proxy:
         answer = reply.failure(code, ids, wall_s=self._wall_s(), subject=subject, param=param, retry_after_s=retry_after_s)
         exchange.respond(*answer)
 
-    def refuse(self, exchange: Exchange, decision: Decision, ids: reply.Ids) -> None:
+    def refuse(self, exchange: Exchange, decision: Decision, ids: reply.Ids, usage: Usage | None) -> None:
         allowance = self.allowance(decision.key.tenant)
-        exchange.respond(*reply.refusal(decision, ids, wall_s=self._wall_s(), allowance=allowance))
+        exchange.respond(*reply.refusal(decision, ids, wall_s=self._wall_s(), allowance=allowance, usage=usage))
 
     def allowance(self, tenant: str) -> reply.Allowance | None:
         """The tenant's limits and what is left of them now (K24)."""
@@ -205,15 +208,20 @@ class Proxy:
 
     def relay(self, call: ProxyCall, engine: Engine, run: effects.Run) -> Follow:
         """Send one execution of this call and relay what comes back."""
+        execution, shared = run.execution, run.others is not None
         audience = call.audience
         if audience is None:
-            audience = call.audience = Audience(self._wall_s)
-            lines = reply.own_lines(call.ids, run.decision.waited_s, self.allowance(call.request.key.tenant))
-            audience.join(call.exchange, call.ids, lines, call.ended)
+            audience = self.answers.open(execution.id) if shared else Audience(self._wall_s)
+            self.seat(call, audience, run.decision)
+        elif shared:
+            self.answers.send_on(execution.id, audience)
         rate = self._rates.get(engine.replica)
         if rate is None:
             rate = self._rates[engine.replica] = EventRate()
-        follow = Follow(self._runner, run.execution, call.idle_s)
+        if shared:
+            follow: Follow = SharedFollow(self._runner, execution, call.idle_s, self.answers)
+        else:
+            follow = Follow(self._runner, execution, call.idle_s)
         parsed = call.parsed
         relay = follow.relay = Relay(
             audience,
@@ -226,8 +234,16 @@ class Proxy:
             self._clock_s,
         )
         body = parsed.build(run.output_tokens_max, None)
-        relay.attach(engine.run(run.execution.id, call.exchange.path, body, run.send_before_s, relay))
+        relay.attach(engine.run(execution.id, call.exchange.path, body, run.send_before_s, relay))
         return follow
+
+    def seat(self, call: ProxyCall, audience: Audience, decision: Decision) -> bool:
+        """Let a call's client have this answer. False: what there was of it is not kept."""
+        lines = reply.own_lines(call.ids, decision.waited_s, self.allowance(call.request.key.tenant))
+        if not audience.join(call.exchange, call.ids, lines, call.ended):
+            return False
+        call.audience = audience
+        return True
 
 
 class ProxyCall:
@@ -260,9 +276,15 @@ class ProxyCall:
     def send(self, engine: Engine, run: effects.Run) -> Follow:
         return self._proxy.relay(self, engine, run)
 
-    def refuse(self, decision: Decision) -> None:
+    def join(self, execution: str, decision: Decision) -> bool:
+        if self.audience is not None:  # since an earlier attempt
+            return True
+        audience = self._proxy.answers.find(execution)
+        return audience is not None and self._proxy.seat(self, audience, decision)
+
+    def refuse(self, decision: Decision, usage: Usage | None = None) -> None:
         if not self.exchange.started:
-            self._proxy.refuse(self.exchange, decision, self.ids)
+            self._proxy.refuse(self.exchange, decision, self.ids, usage)
 
     def ended(self) -> None:
         """The client has had its whole answer, whatever it was."""
@@ -336,6 +358,20 @@ class Follow:
     def over(self) -> None:
         self.relay = None  # they point at each other: parted here, both are gone without the garbage collector
         self._runner.ended(self._execution, self._outcome)
+
+
+class SharedFollow(Follow):
+    """Of an execution whose key may be repeated: when it is over, its answer is kept if it is whole."""
+
+    __slots__ = ("_answers",)
+
+    def __init__(self, runner: Runner, execution: Execution, idle_s: float, answers: Answers) -> None:
+        super().__init__(runner, execution, idle_s)
+        self._answers = answers
+
+    def over(self) -> None:
+        self._answers.over(self._id, self._outcome == "completed")
+        super().over()
 
 
 def _ids(headers: Mapping[bytes, bytes], own_id: str) -> reply.Ids:

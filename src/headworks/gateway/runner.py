@@ -18,7 +18,7 @@ from headworks.core.commands import Answer
 from headworks.core.effects import Ask, Record
 from headworks.core.gate import Gate
 from headworks.core.seams import LedgerStore
-from headworks.core.types import Capacity, Decision, Execution, Request
+from headworks.core.types import Capacity, Decision, Execution, Request, Usage
 from headworks.engines.base import Engine
 from headworks.gateway.samples import Sampler
 
@@ -40,8 +40,12 @@ class Call(Protocol):
         """Send it now, on this engine, under this execution."""
         ...
 
-    def refuse(self, decision: Decision) -> None:
-        """Answer the client that it does not run."""
+    def join(self, execution: str, decision: Decision) -> bool:
+        """Share the answer of an execution that was sent for another call. False: it is not kept."""
+        ...
+
+    def refuse(self, decision: Decision, usage: Usage | None = None) -> None:
+        """Answer the client that it does not run; `usage` is what its key has used already."""
         ...
 
     def ended(self) -> None:
@@ -105,6 +109,7 @@ class Runner:
             effects.Run: self._run,
             effects.Abort: self._abort,
             effects.Reply: self._reply,
+            effects.Attach: self._attach,
             effects.Observe: self._observe,
             effects.Alarm: self._alarm,
             effects.WakeAt: self._wake_at,
@@ -208,6 +213,10 @@ class Runner:
             self._over.discard(execution)
         else:
             self._attempts[execution] = attempt
+        for name in effect.others or ():
+            other = self._calls.get(name)
+            if other is not None:
+                other.join(execution, effect.decision)
 
     def ended(self, execution: Execution, outcome: str) -> None:
         """Nothing more will come from this execution's connection. `outcome` is empty if nothing was sent on it."""
@@ -224,8 +233,13 @@ class Runner:
     def _reply(self, effect: effects.Reply) -> None:
         call = self._calls.get(effect.id)
         if call is not None:
-            call.refuse(effect.decision)
+            call.refuse(effect.decision, effect.usage)
             call.ended()
+
+    def _attach(self, effect: effects.Attach) -> None:
+        call = self._calls.get(effect.id)
+        shares = call is not None and call.join(effect.execution, effect.decision)
+        self.feed(events.Attached(effect.id, shares))
 
     def _observe(self, effect: effects.Observe) -> None:
         sampler = self._samplers.get(effect.replica)

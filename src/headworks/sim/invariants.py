@@ -62,7 +62,7 @@ class Watch:
     def _overhear(self, commands: Sequence[Command], answers: Sequence[Answer]) -> None:
         """What the ledger promised: a stop is final even for what it did not know, and evidence counts from anybody."""
         for command, answer in zip(commands, answers, strict=True):
-            if answer.outcome in ("fenced", "dead", "yield"):
+            if answer.outcome in ("fenced", "dead", "yield") or answer.verb == "claim":
                 self.note(f"{answer.verb} {answer.outcome}")
             if isinstance(command, Stop):
                 if answer.outcome != "refused":

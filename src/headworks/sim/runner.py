@@ -16,6 +16,7 @@ from headworks.core.commands import Answer
 from headworks.core.effects import Abort, Alarm, Ask, Attach, Effect, Observe, Outcome, Record, Reply, Run, WakeAt
 from headworks.core.events import (
     Arrived,
+    Attached,
     ClientGone,
     EngineClosed,
     EngineLost,
@@ -191,7 +192,10 @@ class SimRunner:
     def _run(self, effect: Run) -> None:
         execution = effect.execution
         replica = self._replicas[execution.replica]
-        self._streams[execution.id] = _Stream(effect.id)
+        self._streams[execution.id] = stream = _Stream(effect.id)
+        for id in effect.others or ():
+            stream.ids.append(id)
+            self._front.on_attached(id, execution.id)
         self._placed[execution.id] = replica
         replica.open(self._sending(effect), self)
 
@@ -204,17 +208,20 @@ class SimRunner:
             replica.abort(effect.execution)
 
     def _attach(self, effect: Attach) -> None:
-        self._front.on_attached(effect.id, effect.execution)
         stream = self._streams.get(effect.execution)
-        if stream is not None:
+        if stream is not None and stream.telling:
+            self._front.on_attached(effect.id, effect.execution)
             stream.ids.append(effect.id)
             if stream.begun:
                 self._front.on_first_byte(effect.id)
         elif effect.execution in self._replays:
+            self._front.on_attached(effect.id, effect.execution)
             self._front.on_first_byte(effect.id)
             self._front.on_completed(effect.id)
         else:
-            self._front.on_broken(effect.id, "attached to nothing")
+            self.tell(Attached(effect.id, False))
+            return
+        self.tell(Attached(effect.id, True))
 
     def _observe(self, effect: Observe) -> None:
         waiting_s = self._observe_s.get(effect.replica)

@@ -1,7 +1,7 @@
 """What every ledger store must do, asked over its public face alone.
 
 A case is a function of an `Opened` store that asserts; `CASES` lists them, so that a new store is one more line in the table
-of a test. Evidence is in `ledger_evidence.py`, the rows of the state table in
+of a test. Clients' keys are in `ledger_keys.py`, evidence is in `ledger_evidence.py`, the rows of the state table in
 `ledger_rows.py`, random histories in `ledger_histories.py`.
 """
 
@@ -27,6 +27,7 @@ from headworks.core.commands import (
 from headworks.core.types import Charge, Owner, RequestKey
 from headworks.testing.suites.ledger_evidence import EVIDENCE_CASES
 from headworks.testing.suites.ledger_histories import check_history
+from headworks.testing.suites.ledger_keys import KEY_CASES
 from headworks.testing.suites.ledger_rows import check_rows
 from headworks.testing.suites.ledger_subject import (
     CHARGED_STATES,
@@ -155,39 +156,6 @@ def case_K14_random_cancels_leave_nothing_held(opened: Opened) -> None:
         ledger.ask(*course)
     assert ledger.held("pool:pool") == ledger.held("tenant:acme") == 0
     assert ledger.opened.check() == []
-
-
-def case_A6_one_execution_of_a_key(opened: Opened) -> None:
-    """Attach while it runs, conflict for another request, a new attempt after a failure, replay after success."""
-    ledger = Ledger(opened)
-    ledger.open(SCOPES, FIRST, SECOND)
-    key = RequestKey("acme", "order-7")
-    assert ledger.outcome(Claim("x1", key, "same", FIRST)) == "claimed"
-    assert ledger.outcome(Claim("x1", key, "same", FIRST)) == "claimed"
-    attached = ledger.one(Claim("x2", key, "same", SECOND))
-    assert (attached.outcome, attached.execution, attached.owner) == ("attach", "x1", FIRST)
-    assert ledger.outcome(Claim("x2", key, "other", SECOND)) == "conflict"
-    assert ledger.outcome(Claim("x3", RequestKey("beta", "order-7"), "other", SECOND)) == "claimed"
-    assert ledger.outcome(reserve("x1", 100, key=key)) == "granted"
-    assert ledger.outcome(reserve("x2", 100, key=key, owner=SECOND)) == "dead"
-    ledger.ask(Start("x1", FIRST), Cancel("x1", FIRST))
-    assert ledger.outcome(Claim("x2", key, "same", SECOND)) == "attach"
-    ledger.ask(Stop("x1", FIRST, "E3a", "cancelled", None))
-    assert ledger.outcome(Claim("x2", key, "other", SECOND)) == "conflict"
-    assert ledger.outcome(Claim("x2", key, "same", SECOND)) == "claimed"
-    ledger.ask(reserve("x2", 100, key=key, owner=SECOND), Stop("x2", SECOND, "E1", "completed", used(80)))
-    replayed = ledger.one(Claim("x4", key, "same", FIRST))
-    assert (replayed.outcome, replayed.execution, replayed.usage) == ("replay", "x2", used(80))
-
-
-def case_A6_refusals_are_not_kept(opened: Opened) -> None:
-    """A claim given back frees its key, even for another request."""
-    ledger = Ledger(opened)
-    ledger.open(SCOPES)
-    key = RequestKey("acme", "order-8")
-    ledger.ask(Claim("x1", key, "same", FIRST), Cancel("x1", FIRST))
-    assert ledger.outcome(Claim("x2", key, "other", FIRST)) == "claimed"
-    assert ledger.outcome(Claim("x1", key, "same", FIRST)) == "dead"
 
 
 def case_A7_lapse_orphans_and_frees_nothing(opened: Opened) -> None:
@@ -325,14 +293,13 @@ CASES: tuple[Callable[[Opened], None], ...] = (
     case_A5_cancel_of_a_reserved_one_frees_nothing,
     case_A5_reserve_after_its_cancel_is_dead,
     case_K14_random_cancels_leave_nothing_held,
-    case_A6_one_execution_of_a_key,
-    case_A6_refusals_are_not_kept,
     case_A7_lapse_orphans_and_frees_nothing,
     case_A7_testimony_of_a_fenced_owner_counts,
     case_A7_owner_takes_back_what_nobody_adopted,
     case_A11_reassert_is_believed,
     case_limits_newest_policy_wins,
     case_A12_small_pool_lifecycle,
+    *KEY_CASES,
     *EVIDENCE_CASES,
     check_rows,
     check_history,
