@@ -24,6 +24,8 @@ from headworks.gateway.dialects.base import Fault, Limits, Parsed
 from headworks.gateway.http.exchange import Exchange
 from headworks.gateway.keys import Denied, Identity, Keys
 from headworks.gateway.models import Models
+from headworks.gateway.own import METHODS as OWN_METHODS
+from headworks.gateway.own import Own, is_own
 from headworks.gateway.relay import EventRate, Relay
 from headworks.gateway.runner import Runner
 
@@ -33,9 +35,15 @@ DIALECTS: dict[str, Callable[[bytes, Limits], Parsed | Fault]] = {
 }
 MODELS_PATH = "/v1/models"
 METHODS: dict[str, tuple[str, ...]] = {**dict.fromkeys(DIALECTS, ("POST",)), MODELS_PATH: ("GET", "HEAD")}
+REQUEST_ID = b"x-request-id"
 RETRY_COUNT = b"x-stainless-retry-count"
 ID = re.compile(rb"[A-Za-z0-9_.:-]{1,128}")
 """What a client may call its request; anything else is replaced by an id of ours."""
+
+
+def methods(path: str) -> tuple[str, ...] | None:
+    """The methods a path takes; None: there is no such path."""
+    return METHODS.get(path) or (OWN_METHODS if is_own(path) else None)
 
 
 class Proxy:
@@ -47,6 +55,7 @@ class Proxy:
         policy: Policy,
         keys: Keys,
         models: Models,
+        own: Own,
         *,
         boot: str,
         clock_s: Callable[[], float],
@@ -56,6 +65,7 @@ class Proxy:
         self._policy = policy
         self._keys = keys
         self._models = models
+        self._own = own
         self._prefix = f"req_{boot[:12]}"
         self._count = 0
         self._clock_s = clock_s
@@ -78,8 +88,8 @@ class Proxy:
         if isinstance(identity, Denied):
             self._fail(exchange, identity.reason, ids, retry_after_s=identity.retry_after_s)
             return
-        if exchange.path == MODELS_PATH:
-            exchange.respond(200, [reply.JSON, (b"X-Request-Id", ids.request_id)], self._models.listing(identity.tenant))
+        if exchange.path not in DIALECTS:
+            await self._serve_plain(exchange, identity.tenant, ids)
             return
         service_class = self._service_class(headers, identity.tenant)
         if service_class is None:
@@ -100,6 +110,13 @@ class Proxy:
                 await call.waiter
         finally:
             call.leave()
+
+    async def _serve_plain(self, exchange: Exchange, tenant: str, ids: reply.Ids) -> None:
+        """What asks for no work."""
+        if exchange.path == MODELS_PATH:
+            exchange.respond(200, [reply.JSON, (b"X-Request-Id", ids.request_id)], self._models.listing(tenant))
+        else:
+            await self._own.serve(exchange, tenant, ids)
 
     def _service_class(self, headers: Mapping[bytes, bytes], tenant: str) -> ClassPolicy | None:
         """The class the request names, if its tenant may, or the tenant's own (K43)."""
@@ -160,6 +177,8 @@ class Proxy:
             start_by_s,
             finish_by_s,
         )
+        if REQUEST_ID in headers and ids.request_id is headers[REQUEST_ID]:
+            self._own.note(request.id, request.key, ids.request_id.decode("latin-1"))
         return ProxyCall(self, self._runner, exchange, request, parsed, ids, service_class.idle_s)
 
     # answers of our own
@@ -339,7 +358,7 @@ class Follow:
 def _ids(headers: Mapping[bytes, bytes], own_id: str) -> reply.Ids:
     """The client's own names where they are fit to be repeated, else ours."""
     own = own_id.encode()
-    request_id, key = headers.get(b"x-request-id"), headers.get(b"idempotency-key")
+    request_id, key = headers.get(REQUEST_ID), headers.get(b"idempotency-key")
     return reply.Ids(
         own if request_id is None or ID.fullmatch(request_id) is None else request_id,
         own if key is None or ID.fullmatch(key) is None else key,

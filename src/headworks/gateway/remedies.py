@@ -1,0 +1,161 @@
+"""What would have admitted a refused request: the counterfactual, from the comparisons that failed.
+
+A check is passed when its value is within its limit, so each failed one says by how much something had to be less, or its
+limit more. Four rules keep the sentence true:
+
+* only checks that refuse count; one that makes requests wait says that it would have had to wait even then;
+* where several refused, one remedy of each was needed;
+* a predicted wait follows from what is full: where nobody waits ahead room would have done as well, else only patience;
+* asking for fewer tokens helps only where every check in the way counts tokens, and nobody waits ahead.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headworks.gateway.reply import DECIDED_BY, number
+
+Line = dict[str, Any]
+NEVER = "request_exceeds_capacity"
+REFILLS = "rate_limit_exceeded"
+NOBODY_AHEAD_S = 0.0005
+"""A predicted wait below it is no wait."""
+ELSEWHERE = {
+    "ledger_unavailable": "the ledger's answer",
+    "no_replica": "an engine of its pool that takes work",
+    "breaker_open": "an engine of its pool that is not left alone for failing",
+    "draining": "another gateway, as this one was shutting down",
+    "gateway_overloaded": "a gateway with less to do",
+    "preempted": "nothing more urgent beside it",
+    "tenant_frozen": "its tenant thawed by an operator",
+}
+"""Reasons without a comparison."""
+
+
+def remedies(record: Line) -> str:
+    """One sentence. `record`: a decision of outcome `refuse`."""
+    failed = [verdict for verdict in record["verdicts"] if not verdict["passed"]]
+    never = [verdict for verdict in failed if verdict["reason"] == NEVER]
+    if never:
+        return _for_ever(never[-1])
+    if not failed:
+        return f"It would have been admitted with {ELSEWHERE.get(record['reason'], 'another state of things')}."
+    if any(verdict["unit"] == "s waited" for verdict in failed):
+        return _after_waiting(record, failed)
+    return _at_once(record, failed)
+
+
+def subject(scope: str) -> str:
+    """`tenant:acme` as `tenant acme`."""
+    kind, _, name = scope.partition(":")
+    return f"{kind} {name}".strip()
+
+
+def deciding(record: Line) -> list[Line]:
+    """The failed checks that speak for the reason; without a reason, all of them."""
+    failed = [verdict for verdict in record["verdicts"] if not verdict["passed"]]
+    wanted = DECIDED_BY.get(record["reason"], record["reason"])
+    return [verdict for verdict in failed if verdict["reason"] == wanted] if wanted else failed
+
+
+def _for_ever(verdict: Line) -> str:
+    limit, value = number(verdict["limit"]), number(verdict["value"])
+    word = "sequence" if verdict["unit"] == "requests" else "token"
+    return (
+        f"No waiting would have admitted it: only {_fewer(verdict['value'] - verdict['limit'], word)} ({limit} in all), "
+        f"or a limit of {value} for {subject(verdict['scope'])}."
+    )
+
+
+def _after_waiting(record: Line, failed: list[Line]) -> str:
+    """Its time ran out: everything that was full had to have room in time, or it had to have more time."""
+    full = [verdict for verdict in failed if verdict["check"] != "time"]
+    limit_s = next(verdict["limit"] for verdict in failed if verdict["unit"] == "s waited")
+    longer = f"more than {number(limit_s)} s in which it could have started"
+    # Its place in the queue is counted among those that wait.
+    return f"It would have been admitted with {_or([*_smaller(record, full, 2), *_rooms(full), longer])}."
+
+
+def _at_once(record: Line, failed: list[Line]) -> str:
+    """It was refused when it came: what refused it had to be otherwise."""
+    refused = deciding(record)
+    late = [verdict for verdict in failed if verdict["check"] == "time"]
+    full = [verdict for verdict in refused if verdict["check"] != "time"]
+    waits = [verdict for verdict in failed if verdict["check"] != "time" and verdict not in full]
+    if not full:
+        room = [] if _ahead(record, 1) else [*_smaller(record, waits, 1), *_rooms(waits)]
+        return f"It would have been admitted with {_or([*room, *_patience(record, late)])}."
+    own = _rooms(full)
+    if late:
+        own = [f"both {' or '.join(own)}; and {' or '.join(_patience(record, late))}"]
+    if record["reason"] == REFILLS and record["retry_after_s"] is not None:
+        own.append(f"{record['retry_after_s']:.3f} s more, in which its rate refills")
+    then = "been let wait" if waits else "been admitted"
+    return f"It would have {then} with {_or([*_smaller(record, [*full, *waits], 1), *own])}."
+
+
+def _ahead(record: Line, own_places: int) -> bool:
+    """Whether anybody waited before it. `own_places`: what the queue counts for this request itself."""
+    queued = [v["value"] for v in record["verdicts"] if v["unit"] == "queued requests" and v["scope"].startswith("class:")]
+    return (record["forecast"]["wait_s"] or 0.0) > NOBODY_AHEAD_S or any(value > own_places for value in queued)
+
+
+def _smaller(record: Line, full: list[Line], own_places: int) -> list[str]:
+    """A request of fewer tokens, where that alone would have done."""
+    work = record["work"]
+    if not full or any((v["check"], v["unit"]) not in (("tenant", "tokens"), ("memory", "tokens")) for v in full):
+        return []
+    excess = max(verdict["value"] - verdict["limit"] for verdict in full)
+    if excess >= work["tokens"] or _ahead(record, own_places):
+        return []
+    # Memory is taken in whole blocks: what has to be less is known to the block only.
+    in_blocks = work["kv_tokens"] != work["tokens"] and any(verdict["check"] == "memory" for verdict in full)
+    return [f"{'about ' if in_blocks else ''}{_fewer(excess, 'token')}"]
+
+
+def _rooms(full: list[Line]) -> list[str]:
+    """Alternatives that would have passed all of these checks."""
+    groups = [_room(verdict) for verdict in full]
+    if len(groups) < 2:
+        return groups[0] if groups else []
+    return ["all of this: " + "; and ".join(" or ".join(group) for group in groups)]
+
+
+def _room(verdict: Line) -> list[str]:
+    """What would have passed this check, apart from another request."""
+    excess, who, kind = verdict["value"] - verdict["limit"], subject(verdict["scope"]), (verdict["check"], verdict["unit"])
+    value, limit = number(verdict["value"]), number(verdict["limit"])
+    if kind == ("memory", "kv_ratio"):
+        return [f"the memory of {who} at most {verdict['limit']:.0%} full", f"a kv_ratio_max of {value}"]
+    if kind in (("tenant", "tokens"), ("memory", "tokens")):
+        where = "by" if verdict["check"] == "tenant" else "in"
+        return [f"{_fewer(excess, 'token')} in use {where} {who}", f"a limit of {value} tokens for {who}"]
+    if kind in (("tenant", "requests"), ("compute", "requests")):
+        where = "for" if verdict["check"] == "tenant" else "in"
+        return [f"{_fewer(excess, 'sequence')} running {where} {who}", f"a limit of {value} sequences for {who}"]
+    if kind == ("fairness", "queued requests"):
+        return [f"{_fewer(excess, 'request')} of {who} waiting", f"a queue of {value} requests for {who}"]
+    if kind == ("fairness", "queued bytes"):
+        return [f"{_fewer(excess, 'byte')} of {who} waiting", f"a queue of {value} bytes for {who}"]
+    unit = verdict["unit"].replace("_", " ")
+    return [f"{limit} {unit} instead of {value} for {who}", f"a limit of {value} {unit}"]
+
+
+def _patience(record: Line, late: list[Line]) -> list[str]:
+    """What would have made up for a predicted wait that was too long."""
+    if not late:
+        return []
+    worst = max(late, key=lambda verdict: float(verdict["value"] - verdict["limit"]))
+    excess_s, drain = worst["value"] - worst["limit"], record["forecast"]["drain_tokens_per_s"]
+    ahead = f" (about {number(round(excess_s * drain))} tokens)" if drain else ""
+    bears = "a promised first token within" if worst["unit"] == "s to first token" else "a client and a class that bear"
+    return [f"{number(excess_s)} s less work before it{ahead}", f"{bears} {number(worst['value'])} s of waiting"]
+
+
+def _fewer(count: float, word: str) -> str:
+    return f"{number(count)} fewer {word}{'' if count == 1 else 's'}"
+
+
+def _or(alternatives: list[str]) -> str:
+    *first, last = alternatives
+    return f"{', or with '.join(first)}, or with {last}" if first else last
