@@ -23,11 +23,9 @@ NOBODY_AHEAD_S = 0.0005
 ELSEWHERE = {
     "ledger_unavailable": "the ledger's answer",
     "no_replica": "an engine of its pool that takes work",
-    "breaker_open": "an engine of its pool that is not left alone for failing",
     "draining": "another gateway, as this one was shutting down",
     "gateway_overloaded": "a gateway with less to do",
     "preempted": "nothing more urgent beside it",
-    "tenant_frozen": "its tenant thawed by an operator",
 }
 """Reasons without a comparison."""
 
