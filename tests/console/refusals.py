@@ -75,6 +75,14 @@ def too_late() -> tuple[Bench, str]:
     return bench, bench.arrive(100, start_by_s=bench.now_s + 1.0)
 
 
+def waiting_blindly() -> tuple[Bench, str]:
+    """Nothing has ended yet, so nobody knows how fast anything will."""
+    bench = Bench(policy(pool={"active_requests_max": 1}))
+    for _ in range(5):
+        bench.arrive(100)
+    return bench, bench.arrive(100)
+
+
 def memory_full_after_waiting() -> tuple[Bench, str]:
     bench = Bench(policy(interactive=PATIENT))
     bench.sample(kv_used_ratio=0.91)
@@ -140,7 +148,7 @@ SCENES: dict[str, Scene] = {
     scene.__name__: scene
     for scene in (
         *(tenant_tokens, tenant_sequences_after_waiting, pool_full_after_waiting, tenant_and_pool_full_after_waiting),
-        *(too_late, memory_full_after_waiting),
+        *(too_late, waiting_blindly, memory_full_after_waiting),
         *(too_late_and_memory_full, queue_full, larger_than_the_pool, larger_than_its_tenant, no_engine, ledger_silent),
         *(shutting_down, only_observed),
     )

@@ -17,6 +17,7 @@ from headworks.gateway.reply import DECIDED_BY, number
 
 Line = dict[str, Any]
 NEVER = "request_exceeds_capacity"
+BLIND = "requests waiting at an unknown rate"
 REFILLS = "rate_limit_exceeded"
 NOBODY_AHEAD_S = 0.0005
 """A predicted wait below it is no wait."""
@@ -82,7 +83,8 @@ def _at_once(record: Line, failed: list[Line]) -> str:
     waits = [verdict for verdict in failed if verdict["check"] != "time" and verdict not in full]
     if not full:
         room = [] if _ahead(record, 1) else [*_smaller(record, waits, 1), *_rooms(waits)]
-        return f"It would have been admitted with {_or([*room, *_patience(record, late)])}."
+        then = "been let wait" if waits and not room else "been admitted"
+        return f"It would have {then} with {_or([*room, *_patience(record, late)])}."
     own = _rooms(full)
     if late:
         own = [f"both {' or '.join(own)}; and {' or '.join(_patience(record, late))}"]
@@ -143,6 +145,10 @@ def _patience(record: Line, late: list[Line]) -> list[str]:
     """What would have made up for a predicted wait that was too long."""
     if not late:
         return []
+    blind = [verdict for verdict in late if verdict["unit"] == BLIND]
+    if blind:
+        excess, who = blind[0]["value"] - blind[0]["limit"], subject(blind[0]["scope"])
+        return [f"{_fewer(excess, 'request')} waiting for {who}", "a drain rate that had been measured"]
     worst = max(late, key=lambda verdict: float(verdict["value"] - verdict["limit"]))
     excess_s, drain = worst["value"] - worst["limit"], record["forecast"]["drain_tokens_per_s"]
     ahead = f" (about {number(round(excess_s * drain))} tokens)" if drain else ""

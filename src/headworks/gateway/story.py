@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from headworks.core.reasons import REASONS
-from headworks.gateway.remedies import NEVER, deciding, remedies, subject
+from headworks.gateway.remedies import BLIND, NEVER, deciding, remedies, subject
 from headworks.gateway.reply import number
 
 Line = dict[str, Any]
@@ -131,6 +131,7 @@ SAID = {
     ("fairness", "queued bytes"): "{value} bytes of requests of {who} would be waiting, and {limit} may",
     ("time", "s waiting at most"): "it might have had to wait {value} s, and would have been on time within {limit} s only",
     ("time", "s to first token"): "its first token was expected after {value} s, and is promised within {limit} s",
+    ("time", BLIND): "{value} requests would be waiting with nobody knowing how fast they drain, and {limit} may",
     ("time", "s waited"): "the {limit} s within which it could have started were over",
 }
 """By check and unit: `value` is what there would have been with this request, where that is what the check compares."""
@@ -167,7 +168,7 @@ def _briefly(verdict: Line) -> str:
     value, limit, unit = _amount(verdict, "value"), _amount(verdict, "limit"), _plural(verdict["unit"].replace("_", " "))
     if verdict["unit"].endswith("_ratio"):
         return f"the memory of {subject(verdict['scope'])} {value} full, up to {limit}"
-    if verdict["check"] == "time":
+    if verdict["check"] == "time" and unit.startswith("s "):
         return f"{unit.removeprefix('s ')} {value} s of {limit} s"
     return f"{subject(verdict['scope'])} {value} of {limit} {unit}"
 
