@@ -3,7 +3,7 @@
     decisions-….jsonl     lines, as they were decided
     decisions-….index     a head, the sorted hashes of all names in them, and where each one's line begins
 
-Making one takes the processor for a second or two, so no gateway does it: it starts this module as a process of its own
+Making one takes the processor for seconds, so no gateway does it: it starts this module as a process of its own
 whenever it begins a new file, with the lowest priority. An index says how much of its file it covers. What came later, and
 a file without one, is scanned: the index is only ever an economy, and deleting it costs nothing but time.
 """
@@ -18,7 +18,7 @@ import subprocess
 import sys
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterable
 from hashlib import blake2b
 from pathlib import Path
 
@@ -32,7 +32,9 @@ ENTRIES_MAX = 8_000_000
 """Of one index: what its making takes of memory is bounded by it."""
 UNCOVERED_BYTES_MIN = 16 * 1024 * 1024
 """Less than that is not worth a new index: it is scanned in a moment."""
-NAMES = re.compile(rb'"(?:id|execution|request_id)":"([^"\\]+)"|"key":\["[^"\\]*","([^"\\]+)"\]')
+RECORD = b'"record":{'
+NAMES = re.compile(rb'"record":\{"id":"([^"\\]+)","key":\["[^"\\]*","([^"\\]+)"\](?:,"(?:execution|request_id)":"([^"\\]+)")?')
+"""A record begins with its names, in this order (`decisions.py`)."""
 LOWEST_PRIORITY = 19
 
 
@@ -102,13 +104,10 @@ def _entries(path: Path) -> tuple[list[int], int]:
     return entries, at
 
 
-def _names(line: bytes) -> Iterator[bytes]:
-    seen = b""
-    for found in NAMES.finditer(line):
-        name = found[1] or found[2]
-        if name != seen:  # where no key was given, the id stands for it
-            yield name
-        seen = name
+def _names(line: bytes) -> Iterable[bytes]:
+    found = NAMES.match(line, line.find(RECORD))
+    # Where no key was given, the id stands for it.
+    return {name for name in found.groups() if name} if found is not None else ()
 
 
 def _hash(name: bytes) -> int:
