@@ -59,6 +59,16 @@ def pool_full_after_waiting() -> tuple[Bench, str]:
     return bench, name
 
 
+def pool_full_behind_others_after_waiting() -> tuple[Bench, str]:
+    """4,000 tokens would have fitted, but 7,000 waited before it."""
+    bench = Bench(policy(interactive=PATIENT, pool={"active_tokens_max": 40_000}))
+    for tokens in (12_000, 16_000, 8_000, 7_000):
+        bench.arrive(tokens)
+    name = bench.arrive(5_000)
+    bench.advance(2.1)
+    return bench, name
+
+
 def tenant_and_pool_full_after_waiting() -> tuple[Bench, str]:
     bench = Bench(policy(interactive=PATIENT, tenant={"active_tokens_max": 15_000}, pool={"active_tokens_max": 20_000}))
     bench.arrive(14_000)
@@ -148,6 +158,7 @@ SCENES: dict[str, Scene] = {
     scene.__name__: scene
     for scene in (
         *(tenant_tokens, tenant_sequences_after_waiting, pool_full_after_waiting, tenant_and_pool_full_after_waiting),
+        pool_full_behind_others_after_waiting,
         *(too_late, waiting_blindly, memory_full_after_waiting),
         *(too_late_and_memory_full, queue_full, larger_than_the_pool, larger_than_its_tenant, no_engine, ledger_silent),
         *(shutting_down, only_observed),

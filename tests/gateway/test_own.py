@@ -14,7 +14,7 @@ from headworks.gateway.explanations import WAITING_MAX, Explanations, TooMany
 
 TENANTS = {
     "acme": {"keys": ["env:ACME_KEY"], "active_requests_max": 1, "active_tokens_max": 4_000},
-    "batchco": {"keys": ["env:BATCHCO_KEY"], "class": "bulk", "classes": ["bulk"]},
+    "batchco": {"keys": ["env:BATCHCO_KEY"], "class": "bulk", "classes": ["bulk", "interactive"]},
 }
 REFUSES = {"interactive": {"on_tenant_full": "refuse", "slo": {"ttft_s": 20, "tpot_s": None, "e2e_s": None}}}
 
@@ -66,7 +66,9 @@ def test_F12_a_tenant_sees_itself_and_nobody_else() -> None:
             await answered(s, "mine")
             found = (await own(s, "usage", "BATCHCO_KEY")).json()
             assert (found["tenant"], found["use"]["tokens"], found["tokens"]["output"]) == ("batchco", 0, 0)
-            assert list(found["classes"]) == ["bulk"]
+            assert list(found["classes"]) == ["interactive", "bulk"]
+            theirs = found["classes"]["interactive"]
+            assert (theirs["arrivals_total"], theirs["good_total"], sum(theirs["ttft_counts"])) == (0, 0, 0)
             assert "acme" not in str(found)
 
     run("uvloop", steps())

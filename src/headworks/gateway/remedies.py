@@ -6,7 +6,8 @@ limit more. Four rules keep the sentence true:
 * only checks that refuse count; one that makes requests wait says that it would have had to wait even then;
 * where several refused, one remedy of each was needed;
 * a predicted wait follows from what is full: where nobody waits ahead room would have done as well, else only patience;
-* asking for fewer tokens helps only where every check in the way counts tokens, and nobody waits ahead.
+* asking for fewer tokens helps only where every check in the way counts tokens, and nobody waits ahead; where somebody
+  did, what was full is not all that was wanting.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ Line = dict[str, Any]
 NEVER = "request_exceeds_capacity"
 BLIND = "requests waiting at an unknown rate"
 REFILLS = "rate_limit_exceeded"
+COUNT_TOKENS = (("tenant", "tokens"), ("memory", "tokens"))
 NOBODY_AHEAD_S = 0.0005
 """A predicted wait below it is no wait."""
 ELSEWHERE = {
@@ -31,8 +33,8 @@ ELSEWHERE = {
 """Reasons without a comparison."""
 
 
-def remedies(record: Line) -> str:
-    """One sentence. `record`: a decision of outcome `refuse`."""
+def remedies(record: Line, others_waited: bool) -> str:
+    """One sentence. `record`: a decision of outcome `refuse`; `others_waited`: when it began to wait, others did already."""
     failed = [verdict for verdict in record["verdicts"] if not verdict["passed"]]
     never = [verdict for verdict in failed if verdict["reason"] == NEVER]
     if never:
@@ -40,8 +42,8 @@ def remedies(record: Line) -> str:
     if not failed:
         return f"It would have been admitted with {ELSEWHERE.get(record['reason'], 'another state of things')}."
     if any(verdict["unit"] == "s waited" for verdict in failed):
-        return _after_waiting(record, failed)
-    return _at_once(record, failed)
+        return _after_waiting(record, failed, others_waited)
+    return _at_once(record, failed, others_waited or _ahead(record))
 
 
 def subject(scope: str) -> str:
@@ -66,23 +68,25 @@ def _for_ever(verdict: Line) -> str:
     )
 
 
-def _after_waiting(record: Line, failed: list[Line]) -> str:
+def _after_waiting(record: Line, failed: list[Line], ahead: bool) -> str:
     """Its time ran out: everything that was full had to have room in time, or it had to have more time."""
     full = [verdict for verdict in failed if verdict["check"] != "time"]
     limit_s = next(verdict["limit"] for verdict in failed if verdict["unit"] == "s waited")
     longer = f"more than {number(limit_s)} s in which it could have started"
-    # Its place in the queue is counted among those that wait.
-    return f"It would have been admitted with {_or([*_smaller(record, full, 2), *_rooms(full), longer])}."
+    room = _rooms(full)
+    if ahead:
+        room = [f"an earlier turn, and {' or '.join(room)}" if room else "an earlier turn"]
+    return f"It would have been admitted with {_or([*_smaller(record, full, ahead), *room, longer])}."
 
 
-def _at_once(record: Line, failed: list[Line]) -> str:
+def _at_once(record: Line, failed: list[Line], ahead: bool) -> str:
     """It was refused when it came: what refused it had to be otherwise."""
     refused = deciding(record)
     late = [verdict for verdict in failed if verdict["check"] == "time"]
     full = [verdict for verdict in refused if verdict["check"] != "time"]
     waits = [verdict for verdict in failed if verdict["check"] != "time" and verdict not in full]
     if not full:
-        room = [] if _ahead(record, 1) else [*_smaller(record, waits, 1), *_rooms(waits)]
+        room = [] if ahead else [*_smaller(record, waits, ahead), *_rooms(waits)]
         then = "been let wait" if waits and not room else "been admitted"
         return f"It would have {then} with {_or([*room, *_patience(record, late)])}."
     own = _rooms(full)
@@ -91,22 +95,22 @@ def _at_once(record: Line, failed: list[Line]) -> str:
     if record["reason"] == REFILLS and record["retry_after_s"] is not None:
         own.append(f"{record['retry_after_s']:.3f} s more, in which its rate refills")
     then = "been let wait" if waits else "been admitted"
-    return f"It would have {then} with {_or([*_smaller(record, [*full, *waits], 1), *own])}."
+    return f"It would have {then} with {_or([*_smaller(record, [*full, *waits], ahead), *own])}."
 
 
-def _ahead(record: Line, own_places: int) -> bool:
-    """Whether anybody waited before it. `own_places`: what the queue counts for this request itself."""
+def _ahead(record: Line) -> bool:
+    """Whether anybody waited when it came. The queue's own check counts it as one of those that would."""
     queued = [v["value"] for v in record["verdicts"] if v["unit"] == "queued requests" and v["scope"].startswith("class:")]
-    return (record["forecast"]["wait_s"] or 0.0) > NOBODY_AHEAD_S or any(value > own_places for value in queued)
+    return (record["forecast"]["wait_s"] or 0.0) > NOBODY_AHEAD_S or any(value > 1 for value in queued)
 
 
-def _smaller(record: Line, full: list[Line], own_places: int) -> list[str]:
+def _smaller(record: Line, full: list[Line], ahead: bool) -> list[str]:
     """A request of fewer tokens, where that alone would have done."""
     work = record["work"]
-    if not full or any((v["check"], v["unit"]) not in (("tenant", "tokens"), ("memory", "tokens")) for v in full):
+    if ahead or not full or any((v["check"], v["unit"]) not in COUNT_TOKENS for v in full):
         return []
     excess = max(verdict["value"] - verdict["limit"] for verdict in full)
-    if excess >= work["tokens"] or _ahead(record, own_places):
+    if excess >= work["tokens"]:
         return []
     # Memory is taken in whole blocks: what has to be less is known to the block only.
     in_blocks = work["kv_tokens"] != work["tokens"] and any(verdict["check"] == "memory" for verdict in full)

@@ -56,9 +56,10 @@ def _arrival(lines: Sequence[Line]) -> Iterator[str]:
     yield _asked(lines[0]["record"])
     decided = [line["record"]["outcome"] for line in lines if line["kind"] == "decision"]
     observed = "refuse" in decided and "admit" in decided[decided.index("refuse") :]
+    others = max((line["record"]["position"] - 1 for line in lines if line["kind"] == "decision"), default=0)
     for line in lines:
         if line["kind"] == "decision":
-            yield from _decision(line["utc"], line["record"], observed)
+            yield from _decision(line["utc"], line["record"], observed, others)
         else:
             yield from _outcome(line["utc"], line["record"])
 
@@ -78,18 +79,18 @@ def _asked(record: Line) -> str:
 # decisions
 
 
-def _decision(utc: str, record: Line, observed: bool) -> Iterator[str]:
-    """`observed`: what was decided was only written down, and the request ran."""
+def _decision(utc: str, record: Line, observed: bool, others: int) -> Iterator[str]:
+    """`observed`: what was decided was only written down, and the request ran. `others`: how many waited already."""
     waited = f"after waiting {_seconds(record['waited_s'])}" if record["waited_s"] >= AT_ONCE_S else "at once"
     if record["outcome"] == "refuse":
         refused = "would have been refused, had anything been enforced" if observed else f"was refused {waited}"
         yield f"{_time(utc)} it {refused}: {_because(record)} ({record['reason']})."
-        yield from _refused(record)
+        yield from _refused(record, others > 0)
         if not observed:
             yield from _told(record)
     elif record["outcome"] == "queue":
-        queue = f"{_counted(record['position'], 'request')} in the queue with it"
-        yield f"{_time(utc)} it had to wait, {queue}: {_because(record)}."
+        crowd = f"{number(others)} {'other' if others == 1 else 'others'}" if others > 0 else "nobody else"
+        yield f"{_time(utc)} it had to wait, with {crowd} waiting: {_because(record)}."
         yield from _expected(record["forecast"])
     else:
         yield f"{_time(utc)} it was admitted {waited}, by gateway {record['gateway']} under policy {record['policy_version']}."
@@ -144,7 +145,7 @@ def _amount(verdict: Line, field: str) -> str:
     return f"{value:.0%}" if verdict["unit"].endswith("_ratio") else number(value)
 
 
-def _refused(record: Line) -> Iterator[str]:
+def _refused(record: Line, others_waited: bool) -> Iterator[str]:
     """What else failed, what was in order, and what would have helped."""
     decided = deciding(record)
     others = [verdict for verdict in record["verdicts"] if not verdict["passed"] and verdict not in decided]
@@ -153,7 +154,7 @@ def _refused(record: Line) -> Iterator[str]:
     passed = [_briefly(verdict) for verdict in record["verdicts"] if verdict["passed"]]
     if passed:
         yield f"In order: {'; '.join(passed)}."
-    yield remedies(record)
+    yield remedies(record, others_waited)
 
 
 def _told(record: Line) -> Iterator[str]:
@@ -232,10 +233,6 @@ def _time(utc: str) -> str:
 
 def _seconds(seconds: float) -> str:
     return f"{seconds:.3f} s" if seconds < 10 else f"{seconds:.1f} s"
-
-
-def _counted(count: int, word: str) -> str:
-    return f"{number(count)} {word}{'' if count == 1 else 's'}"
 
 
 def _plural(unit: str) -> str:
