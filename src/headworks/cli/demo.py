@@ -48,15 +48,6 @@ class Front:
     admin: str
     keys: dict[str, str]
 
-    async def queued(self) -> int | None:
-        """Requests that wait in it."""
-        try:
-            async with httpx.AsyncClient(timeout=ASK_S_MAX) as client:
-                pools = (await client.get(f"{self.admin}/admin/state")).json()["pools"]
-        except httpx.HTTPError:
-            return None
-        return sum(int(pool["queued_requests"]) for pool in pools.values())
-
 
 def demo(
     seconds: Annotated[float, typer.Option(min=6.0, max=25.0, help="How long the chat goes on in each half")] = 18.0,
@@ -76,7 +67,7 @@ def demo(
     with _engine() as engine, _gateway(engine) as front:
         say(f"\nAfter: the same through headworks at {front.url}: {CHAT} is interactive, {FLOOD} is bulk.")
         keys = front.keys[CHAT], front.keys[FLOOD]
-        after = asyncio.run(offer(front.url, engine, scene, keys, _each_second(say), front.queued))
+        after = asyncio.run(offer(front.url, engine, scene, keys, _each_second(say), front.admin))
         why = [] if as_json else list(_one_of_them(front))
     better = is_better(before, after)
     if as_json:

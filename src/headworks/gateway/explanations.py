@@ -44,7 +44,7 @@ class Explanations:
         """Everything about a request id, a key, a decision or an execution; of one tenant, if one is named."""
         lines = self._lines(name, tenant) if NAME.fullmatch(name) else []
         shown = [_without(line, OURS) for line in lines] if tenant is not None else lines
-        return {"id": name, "story": story(lines), "records": shown}
+        return {"id": name, "story": story(shown), "records": shown}
 
     async def own(self, name: str, tenant: str) -> dict[str, Any]:
         """The same for a tenant. Raises `TooMany`."""

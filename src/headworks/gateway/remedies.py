@@ -20,7 +20,6 @@ Line = dict[str, Any]
 NEVER = "request_exceeds_capacity"
 BLIND = "requests waiting at an unknown rate"
 REFILLS = "rate_limit_exceeded"
-COUNT_TOKENS = (("tenant", "tokens"), ("memory", "tokens"))
 NOBODY_AHEAD_S = 0.0005
 """A predicted wait below it is no wait."""
 ELSEWHERE = {
@@ -40,7 +39,8 @@ def remedies(record: Line, others_waited: bool) -> str:
     if never:
         return _for_ever(never[-1])
     if not failed:
-        return f"It would have been admitted with {ELSEWHERE.get(record['reason'], 'another state of things')}."
+        of_keys = "a key of its own" if record["reason"].startswith("idempotency_") else "another state of things"
+        return f"It would have been admitted with {ELSEWHERE.get(record['reason'], of_keys)}."
     if any(verdict["unit"] == "s waited" for verdict in failed):
         return _after_waiting(record, failed, others_waited)
     return _at_once(record, failed, others_waited or _ahead(record))
@@ -107,14 +107,19 @@ def _ahead(record: Line) -> bool:
 def _smaller(record: Line, full: list[Line], ahead: bool) -> list[str]:
     """A request of fewer tokens, where that alone would have done."""
     work = record["work"]
-    if ahead or not full or any((v["check"], v["unit"]) not in COUNT_TOKENS for v in full):
+    if ahead or not full or not all(_counts_tokens(verdict) for verdict in full):
         return []
     excess = max(verdict["value"] - verdict["limit"] for verdict in full)
     if excess >= work["tokens"]:
         return []
     # Memory is taken in whole blocks: what has to be less is known to the block only.
-    in_blocks = work["kv_tokens"] != work["tokens"] and any(verdict["check"] == "memory" for verdict in full)
+    in_blocks = work.get("kv_tokens") != work["tokens"] and any(verdict["check"] == "memory" for verdict in full)
     return [f"{'about ' if in_blocks else ''}{_fewer(excess, 'token')}"]
+
+
+def _counts_tokens(verdict: Line) -> bool:
+    """Whether what was compared is a sum of tokens with this request's among them, such as `tokens` or `tokens a day`."""
+    return verdict["check"] in ("tenant", "memory") and verdict["unit"].split(" ")[0] == "tokens"
 
 
 def _rooms(full: list[Line]) -> list[str]:
@@ -128,7 +133,7 @@ def _rooms(full: list[Line]) -> list[str]:
 def _room(verdict: Line) -> list[str]:
     """What would have passed this check, apart from another request."""
     excess, who, kind = verdict["value"] - verdict["limit"], subject(verdict["scope"]), (verdict["check"], verdict["unit"])
-    value, limit = number(verdict["value"]), number(verdict["limit"])
+    value = number(verdict["value"])
     if kind == ("memory", "kv_ratio"):
         return [f"the memory of {who} at most {verdict['limit']:.0%} full", f"a kv_ratio_max of {value}"]
     if kind in (("tenant", "tokens"), ("memory", "tokens")):
@@ -142,7 +147,7 @@ def _room(verdict: Line) -> list[str]:
     if kind == ("fairness", "queued bytes"):
         return [f"{_fewer(excess, 'byte')} of {who} waiting", f"a queue of {value} bytes for {who}"]
     unit = verdict["unit"].replace("_", " ")
-    return [f"{limit} {unit} instead of {value} for {who}", f"a limit of {value} {unit}"]
+    return [f"{number(excess)} fewer {unit} for {who}", f"a limit of {value} {unit} for {who}"]
 
 
 def _patience(record: Line, late: list[Line]) -> list[str]:

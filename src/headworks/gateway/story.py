@@ -68,11 +68,15 @@ def _asked(record: Line) -> str:
     tenant, key = record["key"]
     work = record["work"]
     named = "" if key == record["id"] else f", key {key}"
+    who = f"Request {record['id']} of tenant {tenant} (class {record['service_class']}{named})"
+    if work.get("basis") == "shared":
+        return f"{who} asked for nothing of its own: somebody had its key already."
     each = f" in each of {work['sequences']} samples" if work["sequences"] > 1 else ""
+    written, most = work["output_tokens"], work.get("output_tokens_max", 0)
+    output = f"{number(written)} of at most {number(most)}" if written < most else f"at most {number(written)}"
     return (
-        f"Request {record['id']} of tenant {tenant} (class {record['service_class']}{named}) asked {record['model']} for "
-        f"{number(work['tokens'])} tokens: {number(work['prefill_tokens'])} to read and at most "
-        f"{number(work['output_tokens'])} to write{each}."
+        f"{who} asked {record['model']} for {number(work['tokens'])} tokens: "
+        f"{number(work['prefill_tokens'])} to read and {output} to write{each}."
     )
 
 
@@ -93,7 +97,8 @@ def _decision(utc: str, record: Line, observed: bool, others: int) -> Iterator[s
         yield f"{_time(utc)} it had to wait, with {crowd} waiting: {_because(record)}."
         yield from _expected(record["forecast"])
     else:
-        yield f"{_time(utc)} it was admitted {waited}, by gateway {record['gateway']} under policy {record['policy_version']}."
+        where = f"by gateway {record['gateway']} " if "gateway" in record else ""
+        yield f"{_time(utc)} it was admitted {waited}, {where}under policy {record['policy_version']}."
         if record["at_arrival"]:
             yield from _expected(record["forecast"])
 
@@ -118,7 +123,7 @@ def _said(verdict: Line) -> str:
         return f"it needs {value} {_plural(unit)}, and {who} can never hold more than {limit}"
     words = SAID.get((verdict["check"], verdict["unit"]))
     if words is None:
-        return f"{verdict['check']} of {who} would be {value} {unit}, and the limit is {limit}"
+        return f"{who} would have {value} {unit}, and may have {limit}"
     return words.format(who=who, value=value, limit=limit)
 
 
@@ -128,6 +133,8 @@ SAID = {
     ("memory", "tokens"): "{who} would hold {value} tokens, and can hold {limit}",
     ("memory", "kv_ratio"): "the memory of {who} was {value} full, and new work waits above {limit}",
     ("compute", "requests"): "{who} would run {value} sequences, and runs {limit} at once",
+    ("fairness", "requests beside what is kept"): "{who} would run {value} sequences, of {limit} that are not kept for others",
+    ("fairness", "tokens beside what is kept"): "{who} would hold {value} tokens, of {limit} that are not kept for others",
     ("fairness", "queued requests"): "{value} requests of {who} would be waiting, and {limit} may",
     ("fairness", "queued bytes"): "{value} bytes of requests of {who} would be waiting, and {limit} may",
     ("time", "s waiting at most"): "it might have had to wait {value} s, and would have been on time within {limit} s only",
@@ -159,10 +166,12 @@ def _refused(record: Line, others_waited: bool) -> Iterator[str]:
 
 def _told(record: Line) -> Iterator[str]:
     """What its client was told of coming back."""
-    if record["retry_after_s"] is not None:
-        yield f"Its client was told to come back {_seconds(record['retry_after_s'])} later."
-    elif record["reason"] in REASONS and REASONS[record["reason"]].retry == "never":
-        yield "Its client was told that no retry helps."
+    later_s = record["retry_after_s"]
+    if record["reason"] in REASONS and REASONS[record["reason"]].retry == "never":
+        begins = f"; the next period begins {number(round(later_s))} s later" if later_s is not None else ""
+        yield f"Its client was told that no retry helps{begins}."
+    elif later_s is not None:
+        yield f"Its client was told to come back {_seconds(later_s)} later."
 
 
 def _briefly(verdict: Line) -> str:
@@ -174,8 +183,18 @@ def _briefly(verdict: Line) -> str:
     return f"{subject(verdict['scope'])} {value} of {limit} {unit}"
 
 
+BY_KEY = {
+    "attached": "Its key has an execution here: it shares that answer, and nothing is charged for it.",
+    "replayed": "Its key has completed: it gets the kept answer again, and nothing runs for it.",
+    "key": "Its key alone decided: nothing was compared or predicted.",
+}
+"""By the basis of the forecast, where there was none to make."""
+
+
 def _expected(forecast: Line) -> Iterator[str]:
-    if forecast["wait_s"] is None:
+    if forecast["basis"] in BY_KEY:
+        yield BY_KEY[forecast["basis"]]
+    elif forecast["wait_s"] is None:
         yield "How long that would take was not known: no drain rate had been measured yet."
     elif forecast["basis"] != "room":
         drain = forecast["drain_tokens_per_s"]
@@ -198,7 +217,10 @@ def _outcome(utc: str, record: Line) -> Iterator[str]:
     if record["first_byte_s"] is not None:
         promise = "" if record["outcome"] != "completed" else f", {'within' if record['in_slo'] else 'outside'} its promises"
         yield f"Its first byte came after {_seconds(record['first_byte_s'] - record['arrived_s'])}{promise}."
+    if record["outcome"] == "replayed" and record.get("execution"):
+        yield f"It was given the answer of the execution {record['execution']}."
     yield from _used(record)
+    yield from _grown(record)
     if record["evidence"]:
         unconfirmed_s = record["unconfirmed_s"]
         when = f" {_seconds(unconfirmed_s)} after nobody wanted it any more" if unconfirmed_s is not None else ""
@@ -224,6 +246,19 @@ def _used(record: Line) -> Iterator[str]:
             f"It used {number(usage['prompt_tokens'])} tokens read and {number(usage['output_tokens'])} written "
             f"of the {number(record['work']['tokens'])} set aside{exact}."
         )
+
+
+def _grown(record: Line) -> Iterator[str]:
+    """What was set aside while it ran, and what was asked for in vain (A8)."""
+    granted, refused = record.get("growths", 0), record.get("growths_refused", 0)
+    if granted:
+        before = record["work"]["tokens"] - record["grown_tokens"]
+        steps = f"{granted} step{'' if granted == 1 else 's'}"
+        grown = f"{number(record['grown_tokens'])} in {steps} while it did"
+        yield f"Of these, {number(before)} were set aside before it ran and {grown}."
+    if refused:
+        ended = ", so its answer was ended there" if record["outcome"] == "completed" and record["reason"] else ""
+        yield f"It asked for more {refused} time{'' if refused == 1 else 's'} in vain{ended}."
 
 
 def _time(utc: str) -> str:

@@ -9,9 +9,11 @@ from __future__ import annotations
 import asyncio
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+
+import httpx
 
 from headworks.tools import load as driver
 from headworks.tools.load_engine import EngineSample, EngineWatch
@@ -19,6 +21,7 @@ from headworks.tools.load_figures import Figures, figures, is_good
 from headworks.tools.load_wire import COMPLETE
 
 TELL_EVERY_S = 1.0
+ASK_S_MAX = 5.0
 NOTHING_YET = driver.Progress(0.0, 0, 0, 0, 0)
 
 
@@ -53,9 +56,6 @@ class Moment:
     """What waits in headworks, where that is between."""
 
 
-Queued = Callable[[], Awaitable[int | None]]
-
-
 @dataclass(slots=True)
 class Half:
     """One of the two runs."""
@@ -76,15 +76,15 @@ async def offer(
     scene: Scene,
     keys: tuple[str | None, str | None],
     tell: Callable[[Moment], None],
-    queued: Queued | None = None,
+    admin: str | None = None,
 ) -> Half:
-    """Offer the scene to `url`. `engine`: whose metrics are read; `keys`: the two tenants'; `queued`: what waits between."""
+    """Offer the scene to `url`. `engine`: whose metrics are read; `keys`: the two tenants'; `admin`: a gateway's between."""
     watch = EngineWatch(engine)
     try:
         before = await watch.settled()
         watching = asyncio.create_task(watch.run())
         try:
-            chat, flood = await _both(url, scene, keys, tell, watch, queued)
+            chat, flood = await _both(url, scene, keys, tell, watch, admin)
         finally:
             watching.cancel()
         after = await watch.settled()
@@ -99,7 +99,7 @@ async def _both(
     keys: tuple[str | None, str | None],
     tell: Callable[[Moment], None],
     watch: EngineWatch,
-    queued: Queued | None,
+    admin: str | None,
 ) -> tuple[driver.Run, driver.Run]:
     progress = {"chat": NOTHING_YET, "flood": NOTHING_YET}
 
@@ -108,11 +108,12 @@ async def _both(
 
     async def told() -> None:
         started_s = time.monotonic()
-        while True:
-            waiting = await queued() if queued is not None else None
-            engine = watch.samples[-1] if watch.samples else None
-            tell(Moment(time.monotonic() - started_s, progress["chat"], progress["flood"], engine, waiting))
-            await asyncio.sleep(TELL_EVERY_S)
+        async with httpx.AsyncClient(timeout=ASK_S_MAX) as client:
+            while True:
+                waiting = await _queued(client, admin) if admin is not None else None
+                engine = watch.samples[-1] if watch.samples else None
+                tell(Moment(time.monotonic() - started_s, progress["chat"], progress["flood"], engine, waiting))
+                await asyncio.sleep(TELL_EVERY_S)
 
     with tempfile.TemporaryDirectory() as directory:
         chat, flood = _plans(url, scene, keys, Path(directory))
@@ -121,6 +122,15 @@ async def _both(
             return await asyncio.gather(driver.run(chat, note("chat")), _flood(flood, scene.flood_at_s, note("flood")))
         finally:
             telling.cancel()
+
+
+async def _queued(client: httpx.AsyncClient, admin: str) -> int | None:
+    """Requests that wait in the gateway."""
+    try:
+        pools = (await client.get(f"{admin}/admin/state")).json()["pools"]
+    except httpx.HTTPError:
+        return None
+    return sum(int(pool["queued_requests"]) for pool in pools.values())
 
 
 async def _flood(plan: driver.Plan, at_s: float, on_progress: driver.OnProgress) -> driver.Run:
