@@ -67,13 +67,14 @@ def test_F6_limits_are_four_fifths_of_what_vllm_says_it_can_hold(tmp_path: Path,
     assert KEY not in told + text
 
 
-def test_every_value_says_where_it_comes_from(tmp_path: Path) -> None:
+@pytest.mark.parametrize("engine", [LLAMA_CPP, OTHER])
+def test_every_value_says_where_it_comes_from(engine: dict[str, Any], tmp_path: Path) -> None:
     out = tmp_path / "h.yaml"
-    written(LLAMA_CPP, out)
+    written(engine, out)
     for line in out.read_text().splitlines():
         value = line.strip().partition("#")[0].strip()
         if value and not value.endswith(":"):
-            assert any(source in line for source in ("# [engine] ", "# [default] ", "# [measure] ")), line
+            assert any(source in line for source in ("  # [engine] ", "  # [default] ", "  # [measure] ")), line
 
 
 def test_the_file_passes_check_and_a_gateway_started_with_it_serves(tmp_path: Path, capsys: Capture) -> None:

@@ -54,6 +54,8 @@ def test_F12_usage_has_limits_use_and_how_promises_were_kept() -> None:
             assert (interactive["arrivals_total"], interactive["completed_total"], interactive["good_total"]) == (3, 2, 2)
             assert (interactive["refused_for_own_limits_total"], interactive["good_ratio"]) == (1, 1.0)
             assert interactive["promises"]["ttft_s"] == 20
+            assert len(interactive["ttft_counts"]) == len(found["ttft_bounds_s"]) + 1
+            assert sum(interactive["ttft_counts"]) == 2
             await rest_of_stream(client)
             client.close()
 

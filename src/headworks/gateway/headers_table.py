@@ -25,7 +25,7 @@ READ: tuple[Header, ...] = (
     Header("Headworks-Class", "a call", "The service class, if the tenant may ask for it; else its own."),
     Header("Headworks-Deadline", "a call", "Decimal seconds from receipt after which the answer is of no use."),
     Header("Idempotency-Key", "a call", "The client's name for this request: repeated in the answer and in the decision log."),
-    Header("X-Request-Id", "every request", "Repeated in the answer. Never forwarded: an engine would take it for its own id."),
+    Header("X-Request-Id", "every request", "Repeated in the answer, and a name to ask `explain` by. Never forwarded."),
     Header("x-stainless-read-timeout", "a call", "Sent by stock SDKs: the silence they bear bounds the first token."),
     Header("x-stainless-retry-count", "a call", "Sent by stock SDKs: tells a first attempt from a retry in the metrics."),
 )

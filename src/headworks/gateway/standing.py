@@ -106,6 +106,7 @@ class Standing:
             },
             "use": _use(snapshot["tenants"].get(name), _waiting(snapshot).get(name, (0, 0))),
             "tokens": {kind: tokens.get((name, kind), 0) for kind in TOKEN_KINDS},
+            "ttft_bounds_s": TTFT_BOUNDS_S,
             "classes": {key: value for key, value in _classes(self._registry, policy, name).items() if key in tenant.classes},
         }
 

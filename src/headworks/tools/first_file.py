@@ -130,7 +130,7 @@ def _who(found: Found) -> Iterator[str]:
 
 
 def _row(text: str, source: str, why: str) -> str:
-    return f"{text:<{COMMENT_COLUMN}}# {source} {why}"
+    return f"{text + '  ':<{COMMENT_COLUMN}}# {source} {why}"
 
 
 def _text(value: str) -> str:
