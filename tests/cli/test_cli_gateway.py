@@ -70,16 +70,20 @@ def test_K05_explain_names_the_check_the_numbers_and_what_would_have_helped(caps
             await s.settled()
             assert await verb(s, "explain", "k2") == 0
             text = capsys.readouterr().out
-            assert "(key k2) of tenant acme, class interactive, model tiny" in text
-            assert "refused: tenant_capacity_exceeded" in text
-            assert "FAILED tenant of tenant:acme: 2 of 1 requests" in text
-            assert "it would have passed tenant with 1 fewer requests asked or held, or a limit of 2" in text
-            assert "its client was" in text or "slot" in text
+            assert "of tenant acme (class interactive, key k2) asked tiny for" in text
+            assert "it was refused at once: tenant acme would have 2 sequences running, and may have 1" in text
+            assert "(tenant_capacity_exceeded)" in text
+            assert "with 1 fewer sequence running for tenant acme, or with a limit of 2 sequences for tenant acme." in text
+            assert "Its client was told to come back " in text
             assert await verb(s, "explain", "k1") == 0
             text = capsys.readouterr().out
-            assert " admitted" in text and " completed after " in text
-            assert "given back whole on E1: the answer ended in band" in text
-            assert "40 written of" in text
+            assert "it was admitted at once, by gateway gateway" in text and "its answer was complete, " in text
+            assert "What it held was given back whole, on evidence E1: the answer ended in band." in text
+            assert "40 written of the" in text
+            assert s.app.log is not None
+            s.app.log.flush()
+            assert await asyncio.to_thread(headworks, ["explain", "k1", "--log", str(s.app.log._directory)]) == 0
+            assert capsys.readouterr().out == text
 
     run("uvloop", steps())
 
@@ -89,6 +93,7 @@ def test_explain_of_a_name_nobody_knows_does_not_hold(capsys: Capture) -> None:
         async with scene() as s:
             assert await verb(s, "explain", "who/is that?") == 1
             assert capsys.readouterr().out.startswith("nothing is known of who/is that?")
+            assert headworks(["explain", "k1", "--log", "no-such-directory"]) == 2
 
     run("uvloop", steps())
 

@@ -23,7 +23,8 @@ def client(admin_key: str | None = None, **answers: Any) -> TestClient:
         "snapshot": lambda: {"pools": {"llama": {"tokens": 5}}, "wait_s": float("inf")},
         "ledger": lambda: [Usage(1, 0, 2, 0.5, "stop", True)],
         "audit": list,
-        "explain": lambda name: [{"id": name}] if name == "d1" else [],
+        "explain": lambda name: {"id": name, "story": ["It was."] * (name == "d1"), "records": [{"id": name}] * (name == "d1")},
+        "state": lambda: {"at_s": 1.5, "pools": {}},
     }
     return TestClient(admin_app(**(given | answers), admin_key=admin_key))
 
@@ -57,12 +58,16 @@ def test_F12_plain_values_and_our_types_become_json() -> None:
 
 def test_F12_explain_finds_or_says_404() -> None:
     answer = client().get("/admin/explain/d1")
-    assert (answer.status_code, answer.json()) == (200, {"id": "d1", "records": [{"id": "d1"}]})
+    assert (answer.status_code, answer.json()) == (200, {"id": "d1", "story": ["It was."], "records": [{"id": "d1"}]})
     assert client().get("/admin/explain/d2").status_code == 404
-    assert client(explain=lambda name: 1 / 0).get("/admin/explain/" + "x" * 300).status_code == 404
+    assert len(client().get("/admin/explain/" + "x" * 300).json()["id"]) == 256
 
 
-PATHS = ["/admin/snapshot", "/admin/ledger", "/admin/ledger/audit", "/admin/explain/d1"]
+def test_F9_state_is_plain_values() -> None:
+    assert client().get("/admin/state").json() == {"at_s": 1.5, "pools": {}}
+
+
+PATHS = ["/admin/snapshot", "/admin/ledger", "/admin/ledger/audit", "/admin/explain/d1", "/admin/state"]
 
 
 @pytest.mark.parametrize("path", PATHS)

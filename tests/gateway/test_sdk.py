@@ -12,6 +12,8 @@ import openai
 import pytest
 from app_scene import PATIENT, Scene, chat, fake_engine, first_event, rest_of_stream, run, scene
 
+from headworks.gateway.decisions import paths
+
 ASK: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content": "one two three"}]}
 TENANTS = {"acme": {"keys": ["env:ACME_KEY"], "active_requests_max": 1}}
 REFUSING = {"interactive": {"on_tenant_full": "refuse"}}
@@ -134,7 +136,7 @@ def everything(s: Scene) -> list[dict[str, Any]]:
     """The whole decision log, read as the files are."""
     assert s.app.log is not None
     s.app.log.flush()
-    lines = [json.loads(line) for path in s.app.log._files.paths() for line in path.read_text().splitlines()]
+    lines = [json.loads(line) for path in paths(s.app.log._directory) for line in path.read_text().splitlines()]
     return [{"kind": line["kind"], **line["record"]} for line in lines]
 
 

@@ -19,6 +19,10 @@ ConfigOption = Annotated[Path | None, typer.Option("--config", help="Take the ad
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")]
 
 
+class Unasked(Exception):
+    """The gateway could not be asked. The text says what was tried and what would help."""
+
+
 @dataclass(slots=True)
 class AdminPort:
     """Where it is, and the key for it."""
@@ -32,19 +36,30 @@ class AdminPort:
 
     def ask(self, method: str, path: str, asked: Any = None) -> tuple[int, Any]:
         """The same with a JSON body. No proxy is used: the admin key and new API keys are for nobody between."""
+        try:
+            return self.look(path, method, asked)
+        except Unasked as error:
+            could_not_ask(str(error))
+
+    def look(self, path: str, method: str = "GET", asked: Any = None) -> tuple[int, Any]:
+        """The same for whoever goes on without an answer. Raises `Unasked`."""
         headers = {"Authorization": f"Bearer {self.key}"} if self.key else {}
         try:
             with httpx.Client(headers=headers, timeout=ASK_S_MAX, trust_env=False) as client:
                 answer = client.request(method, self.url + path, json=asked)
             body = answer.json()
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            could_not_ask(f"{self.url} cannot be asked: {error}. Is a gateway running? --admin URL or --config FILE names it.")
+            raise Unasked(
+                f"{self.url} cannot be asked: {error}. Is a gateway running? --admin URL or --config FILE names it."
+            ) from None
         except ValueError:
-            could_not_ask(f"{self.url}{path} answered {answer.status_code} without JSON: that is no admin port of headworks.")
+            raise Unasked(
+                f"{self.url}{path} answered {answer.status_code} without JSON: that is no admin port of headworks."
+            ) from None
         if answer.status_code == 401:
-            could_not_ask(f"{self.url} wants its admin key: set {KEY_VARIABLE}, or name the file with --config.")
+            raise Unasked(f"{self.url} wants its admin key: set {KEY_VARIABLE}, or name the file with --config.")
         if answer.status_code == 429:
-            could_not_ask(f"{self.url}: {body['error']['message']}")
+            raise Unasked(f"{self.url}: {body['error']['message']}")
         return answer.status_code, body
 
     def is_there(self) -> bool:

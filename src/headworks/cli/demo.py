@@ -1,9 +1,8 @@
-"""`headworks demo`: the same burst twice, straight to an engine and through headworks, on this machine alone.
+"""`headworks demo`: a chat service and a tenant that floods the same engine, straight and then through headworks.
 
 The engine is the fake one: a model of a small vLLM behind vLLM's own surface, in real time and in a process of its own.
-The burst is recorded conversation lengths with Poisson arrivals at about three times what that engine carries; clients
-hang up when no first token has come after two seconds. Nothing is staged: both halves are made by `headworks load`'s
-driver, and the verb says 1 when the second is not the better one.
+Nothing is staged: both halves offer the same calls (`tools/two_tenants.py`), headworks runs from a file with two tenants and
+their classes and nothing else, and the verb says 1 when the second half is not the better one.
 """
 
 from __future__ import annotations
@@ -11,102 +10,141 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import secrets
 import subprocess
 import sys
-import time
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from statistics import fmean
-from typing import Annotated, Any
+from pathlib import Path
+from typing import IO, Annotated, Any
 
+import httpx
+import msgspec
 import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from headworks.tools import load as driver
-from headworks.tools.load_figures import Figures, figures
 from headworks.tools.load_wire import REFUSED
+from headworks.tools.two_tenants import Half, Moment, Scene, offer
 
 ENGINE = ("--max-num-seqs", "16", "--max-model-len", "4096", "--speed", "0.5", "--stream-interval", "4")
-RATE_PER_S = 24.0
-"""Three times what this engine carries (8 requests a second of this traffic, measured 2026-11-30 with `headworks load`)."""
-PATIENCE_S, SLO_S = 2.0, 1.0
-START_S_MAX = 20.0
+CHAT, FLOOD = "chat", "batchco"
+KEY_VARIABLES = {CHAT: "HEADWORKS_DEMO_CHAT_KEY", FLOOD: "HEADWORKS_DEMO_BATCHCO_KEY"}
+FLOOD_AT_S = 4.0
+ASK_S_MAX = 5.0
+TROUBLE_CHARACTERS_MAX = 2_000
+
+Say = Callable[[str], None]
 
 
 @dataclass(slots=True)
-class Half:
-    """One of the two runs."""
+class Front:
+    """A gateway of our own: where it is, and what a tenant's call needs."""
 
-    name: str
-    figures: Figures
-    hint_s_mean: float | None
-    """What the refused were told to wait, on average; None where nobody was told anything."""
+    url: str
+    admin: str
+    keys: dict[str, str]
 
 
 def demo(
-    seconds: Annotated[float, typer.Option(min=5.0, max=60.0, help="How long each burst lasts")] = 18.0,
+    seconds: Annotated[float, typer.Option(min=6.0, max=25.0, help="How long the chat goes on in each half")] = 18.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print both halves as JSON.")] = False,
 ) -> None:
-    """Offer a burst to a small engine, without and with headworks before it, and compare what clients got.
+    """Let a tenant flood an engine that a chat service uses, without and with headworks, and compare what each got.
 
     Needs nothing but this machine. Exit: 0 when it was better with headworks, 1 when it was not, 2 when it could not run.
     """
-    say: Callable[[str], None] = (lambda line: None) if as_json else _say
-    say(f"A fake engine, 16 sequences at once, and {RATE_PER_S:g} requests a second: three times what it carries.")
-    say(f"Clients want their first token within {SLO_S:g} s and hang up after {PATIENCE_S:g} s.\n")
+    say: Say = (lambda line: None) if as_json else _say
+    scene = Scene(chat_s=seconds, flood_at_s=min(FLOOD_AT_S, seconds / 3))
+    for line in _opening(scene):
+        say(line)
     with _engine() as engine:
-        say(f"before: straight to the engine at {engine}")
-        before = _half("before", engine, engine, seconds, say)
-    with _engine() as engine, _gateway(engine) as gateway:
-        say(f"\nafter: through headworks at {gateway}")
-        after = _half("after", gateway, engine, seconds, say)
-    better = is_better(before.figures, after.figures)
+        say(f"\nBefore: both straight to the engine at {engine}, which takes whatever it is sent.")
+        before = asyncio.run(offer(engine, engine, scene, (None, None), _each_second(say)))
+    with _engine() as engine, _gateway(engine) as front:
+        say(f"\nAfter: the same through headworks at {front.url}: {CHAT} is interactive, {FLOOD} is bulk.")
+        keys = front.keys[CHAT], front.keys[FLOOD]
+        after = asyncio.run(offer(front.url, engine, scene, keys, _each_second(say), front.admin))
+        why = [] if as_json else list(_one_of_them(front))
+    better = is_better(before, after)
     if as_json:
-        typer.echo(json.dumps({"holds": better, "before": _plain(before), "after": _plain(after)}, indent=1))
+        halves = {"before": msgspec.to_builtins(before), "after": msgspec.to_builtins(after)}
+        typer.echo(json.dumps({"holds": better, **halves}, indent=1))
     else:
         Console(highlight=False).print(_table(before, after))
-        _say(_verdict(before.figures, after.figures, better))
+        for line in [_verdict(before, after, better), *why]:
+            say(line)
     raise typer.Exit(0 if better else 1)
 
 
-def is_better(before: Figures, after: Figures) -> bool:
-    """More good answers, and less of the engine's work for nobody."""
-    wasted = (before.wasted_ratio or 0.0), (after.wasted_ratio or 0.0)
-    return after.goodput_per_s > before.goodput_per_s and wasted[1] <= wasted[0]
+def is_better(before: Half, after: Half) -> bool:
+    """The chat got more good answers, its first tokens came sooner, and no document was left without its answer."""
+    p95_s = before.chat.ttft.p95_s, after.chat.ttft.p95_s
+    sooner = p95_s[1] is not None and (p95_s[0] is None or p95_s[1] < p95_s[0])
+    return after.chat.good > before.chat.good and sooner and after.flood_took_s is not None
 
 
-def _half(name: str, url: str, engine: str, seconds: float, say: Callable[[str], None]) -> Half:
-    burst = driver.Plan(
-        url=url, rate_per_s=RATE_PER_S, seconds=seconds, patience_s=PATIENCE_S, ttft_slo_s=SLO_S, engine_metrics=engine
+# the story
+
+
+def _opening(scene: Scene) -> Iterator[str]:
+    yield "A fake engine that runs 16 requests at once, and two tenants of it:"
+    yield (
+        f"  {CHAT:8} asks a short question {scene.chat_per_s:g} times a second, wants the first token within"
+        f" {scene.chat_promise_s:g} s and hangs up after {scene.chat_patience_s:g} s"
     )
-    made = asyncio.run(driver.run(burst, _each_second(say)))
-    hints_s = [
-        float(attempt.hints["retry-after-ms"]) / 1000
-        for call in made.calls
-        for attempt in call.attempts
-        if attempt.end == REFUSED and "retry-after-ms" in attempt.hints
-    ]
-    return Half(name, figures(made), fmean(hints_s) if hints_s else None)
+    yield (
+        f"  {FLOOD:8} sends some {scene.flood_calls} long documents within a second, {scene.flood_at_s:g} s after the start;"
+        " it can wait"
+    )
 
 
-def _each_second(say: Callable[[str], None]) -> driver.OnProgress:
-    """A line a second while it happens."""
-    shown_s = -1
+def _each_second(say: Say) -> Callable[[Moment], None]:
+    """A line a second while it happens, and a word when the flood begins."""
+    told = False
 
-    def show(now: driver.Progress) -> None:
-        nonlocal shown_s
-        if int(now.elapsed_s) > shown_s:
-            shown_s = int(now.elapsed_s)
-            waiting = now.sent - now.complete - now.refused - now.other
-            say(
-                f"  {shown_s:3d} s   sent {now.sent:4d}   whole {now.complete:4d}   refused {now.refused:4d}"
-                f"   gave up {now.other:4d}   in flight {waiting:3d}"
-            )
+    def show(now: Moment) -> None:
+        nonlocal told
+        if not told and now.flood.sent:
+            told = True
+            say(f"         {FLOOD} sends its documents")
+        say(_line(now))
 
     return show
+
+
+def _line(now: Moment) -> str:
+    chat, flood = now.chat, now.flood
+    open_calls = flood.sent - flood.complete - flood.refused - flood.other
+    engine = "" if now.engine is None else f"engine {now.engine.running:2.0f} run {now.engine.waiting:3.0f} wait"
+    here = "" if now.queued_requests is None else f"   headworks {now.queued_requests:3d} wait"
+    return (
+        f"  {now.elapsed_s:3.0f} s   {CHAT} {chat.sent:3d} asked {chat.complete:3d} answered {chat.refused:2d} refused"
+        f" {chat.other:2d} gave up   {FLOOD} {flood.complete:2d} answered {open_calls:2d} open   {engine}{here}"
+    )
+
+
+def _one_of_them(front: Front) -> Iterator[str]:
+    """What headworks answers a tenant that asks about one of its requests: a refused one, else one that had to wait."""
+    decided = httpx.get(f"{front.admin}/admin/state", timeout=ASK_S_MAX).json()["decisions"]
+    for outcome in ("refuse", "admit"):
+        for decision in decided:
+            if decision["outcome"] == outcome and decision["tenant"] in front.keys and decision["waited_s"] >= 0.1:
+                yield from _explained(front, decision["tenant"], decision["id"])
+                return
+
+
+def _explained(front: Front, tenant: str, name: str) -> Iterator[str]:
+    path = f"/v1/headworks/explain/{name}"
+    answer = httpx.get(front.url + path, headers={"Authorization": f"Bearer {front.keys[tenant]}"}, timeout=ASK_S_MAX)
+    yield f"\nAnd what headworks says when {tenant} asks about one of its requests (GET {path}):"
+    yield from (f"  {line}" for line in answer.json().get("story", ()))
+
+
+# the table
 
 
 def _table(before: Half, after: Half) -> Table:
@@ -122,43 +160,30 @@ def _seconds(value: float | None) -> str:
     return "none" if value is None else f"{value:.2f} s"
 
 
-def _share(value: float | None) -> str:
-    return "unknown" if value is None else f"{value:.0%}"
+def _gave_up(half: Half) -> int:
+    return half.chat.offered - half.chat.good - half.chat.ends.get(REFUSED, 0)
 
 
 ROWS: tuple[tuple[str, Callable[[Half], str]], ...] = (
-    ("good answers a second", lambda half: f"{half.figures.goodput_per_s:.1f}"),
-    ("  in the second half", lambda half: f"{half.figures.second_half.goodput_per_s:.1f}"),
-    ("first token, p95", lambda half: _seconds(half.figures.ttft.p95_s)),
-    ("first token, p99", lambda half: _seconds(half.figures.ttft.p99_s)),
-    ("tokens generated for nobody", lambda half: _share(half.figures.wasted_ratio)),
-    ("refused", lambda half: str(half.figures.ends.get(REFUSED, 0))),
-    ("  told to come back after, mean", lambda half: _seconds(half.hint_s_mean)),
-    ("hung up or came too late", lambda half: str(_lost(half.figures))),
-    (
-        "waiting inside the engine, mean",
-        lambda half: f"{half.figures.engine.waiting_requests_mean:.1f}" if half.figures.engine else "",
-    ),
+    (f"{CHAT}: good answers", lambda half: f"{half.chat.good} of {half.chat.offered}"),
+    ("  first token, p50", lambda half: _seconds(half.chat.ttft.p50_s)),
+    ("  first token, p95", lambda half: _seconds(half.chat.ttft.p95_s)),
+    ("  too late, or hung up", lambda half: str(_gave_up(half))),
+    ("  refused", lambda half: str(half.chat.ends.get(REFUSED, 0))),
+    (f"{FLOOD}: answered", lambda half: f"{half.flood.good} of {half.flood.offered}"),
+    ("  the last one after", lambda half: _seconds(half.flood_took_s)),
+    ("waiting inside the engine, mean", lambda half: f"{half.engine_waiting_requests_mean:.1f}"),
+    ("  at most", lambda half: f"{half.engine_waiting_requests_max:.0f}"),
+    ("tokens generated for nobody", lambda half: f"{half.wasted_ratio:.0%}"),
 )
 
 
-def _waiting(made: Figures) -> str:
-    return f"{made.engine.waiting_requests_mean:.1f}" if made.engine else "unknown"
-
-
-def _lost(made: Figures) -> int:
-    return made.offered - made.good - made.ends.get(REFUSED, 0)
-
-
-def _verdict(before: Figures, after: Figures, better: bool) -> str:
-    said = f"{before.good} good answers of {before.offered} without headworks, {after.good} of {after.offered} with it."
+def _verdict(before: Half, after: Half, better: bool) -> str:
+    said = (
+        f"{CHAT} got {before.chat.good} good answers of {before.chat.offered} without headworks"
+        f" and {after.chat.good} with it; {FLOOD} got {after.flood.good} of {after.flood.offered}."
+    )
     return said if better else said + " It was not better: was this machine busy with something else?"
-
-
-def _plain(half: Half) -> dict[str, Any]:
-    import msgspec
-
-    return {**msgspec.to_builtins(half.figures), "hint_s_mean": half.hint_s_mean}
 
 
 # the two processes
@@ -171,39 +196,58 @@ def _engine() -> Iterator[str]:
 
 
 @contextmanager
-def _gateway(engine: str) -> Iterator[str]:
-    """Ready when it has said what the engine holds."""
-    ports = "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"
-    with _process(sys.executable, "-m", "headworks.cli.main", "serve", "--upstream", engine, *ports, "--json") as lines:
-        address = str(json.loads(next(lines))["listening"])
-        assert "ready" in json.loads(next(lines)), "it says so once the engine has answered"
-        yield address.removesuffix("/v1")
+def _gateway(engine: str) -> Iterator[Front]:
+    """`headworks serve` from a file, ready when it has said what the engine holds."""
+    keys = {tenant: secrets.token_urlsafe(32) for tenant in KEY_VARIABLES}
+    environment = {KEY_VARIABLES[tenant]: key for tenant, key in keys.items()}
+    with tempfile.TemporaryDirectory() as directory:
+        file = Path(directory) / "headworks.yaml"
+        file.write_text(json.dumps(_configuration(engine, directory)))  # JSON is YAML
+        command = sys.executable, "-m", "headworks.cli.main", "serve", "--config", str(file), "--json"
+        with _process(*command, **environment) as lines:
+            said = json.loads(next(lines))
+            assert "ready" in json.loads(next(lines)), "it says so once the engine has answered"
+            yield Front(str(said["listening"]).removesuffix("/v1"), str(said["admin"]), keys)
+
+
+def _configuration(engine: str, directory: str) -> dict[str, Any]:
+    return {
+        "server": {"listen": "127.0.0.1:0", "admin": "127.0.0.1:0", "drain_s": 1},
+        "ledger": {"url": "memory:"},
+        "log": {"decisions": str(Path(directory) / "decisions")},
+        "pools": {"demo": {"replicas": [{"url": engine, "engine": "vllm"}]}},
+        "tenants": {
+            CHAT: {"keys": [f"env:{KEY_VARIABLES[CHAT]}"], "class": "interactive"},
+            FLOOD: {"keys": [f"env:{KEY_VARIABLES[FLOOD]}"], "class": "bulk"},
+        },
+    }
 
 
 @contextmanager
-def _process(*command: str) -> Iterator[Iterator[str]]:
+def _process(*command: str, **environment: str) -> Iterator[Iterator[str]]:
     """A process of our own and its lines; ended with the block, by the same signal as an operator would send."""
-    child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"})  # noqa: S603
-    assert child.stdout is not None
-    try:
-        yield _lines(child)
-    finally:
-        child.terminate()
+    around = {**os.environ, "PYTHONUNBUFFERED": "1", **environment}
+    with tempfile.TemporaryFile("w+") as trouble:
+        child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=trouble, text=True, env=around)  # noqa: S603
+        assert child.stdout is not None
         try:
-            child.wait(5)
-        except subprocess.TimeoutExpired:
-            child.kill()
-            child.wait()
-        child.stdout.close()
+            yield _lines(child, trouble)
+        finally:
+            child.terminate()
+            try:
+                child.wait(5)
+            except subprocess.TimeoutExpired:
+                child.kill()
+                child.wait()
+            child.stdout.close()
 
 
-def _lines(child: subprocess.Popen[str]) -> Iterator[str]:
-    """What it says, or an error when it says nothing more."""
+def _lines(child: subprocess.Popen[str], trouble: IO[str]) -> Iterator[str]:
+    """What it says, or an error with its last words when it says nothing more."""
     assert child.stdout is not None
-    started_s = time.monotonic()
     yield from child.stdout
-    ended = "and ended" if child.poll() is not None else ""
-    raise RuntimeError(f"{child.args!r} said nothing more {ended} after {time.monotonic() - started_s:.1f} s")
+    trouble.seek(0)
+    raise RuntimeError(f"{child.args!r} said nothing more: {trouble.read()[-TROUBLE_CHARACTERS_MAX:]}")
 
 
 def _say(line: str) -> None:

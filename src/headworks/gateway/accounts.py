@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 from headworks.core.effects import Alarm, Outcome
 from headworks.core.reasons import REASONS
 from headworks.core.types import Decision
@@ -14,6 +16,8 @@ WORKER = "0"
 UNWANTED = frozenset({"cancelled", "failed", "expired"})
 WAITING_MAX = 64
 """Records that are counted together: a label is looked up once for all that share it."""
+LATEST_MAX = 32
+"""Decisions that are kept for whoever looks: the newest of each counting."""
 
 Name = tuple[str | bool, ...]
 
@@ -29,6 +33,8 @@ class Accounts:
         self._attempts: dict[tuple[str, str], int] = {}
         self.alarms: dict[str, int] = {}
         """By name. They have no metric of their own: each one has a metric or a record that shows the matter itself."""
+        self.latest: deque[Decision] = deque(maxlen=LATEST_MAX)
+        """Up to the last counting, newest last."""
 
     def decision(self, decision: Decision) -> None:
         """A decision was made, at arrival or after waiting."""
@@ -54,6 +60,7 @@ class Accounts:
         decisions, self._decisions = self._decisions, []
         outcomes, self._outcomes = self._outcomes, []
         attempts, self._attempts = self._attempts, {}
+        self.latest.extend(decisions[-LATEST_MAX:])
         decided: dict[Name, list[Decision]] = {}
         for one in decisions:
             decided.setdefault((one.key.tenant, one.service_class, one.model, one.outcome, one.reason), []).append(one)

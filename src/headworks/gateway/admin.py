@@ -32,14 +32,16 @@ def admin_app(
     snapshot: Plain,
     ledger: Plain,
     audit: Callable[[], Sequence[str]],
-    explain: Callable[[str], Sequence[Any]],
+    explain: Callable[[str], dict[str, Any]],
+    state: Plain,
     admin_key: str | None,
     keys: KeyWatch | None = None,
 ) -> Starlette:
     """`obstacles`: what keeps the gateway from taking work, one sentence each; none means ready.
 
     `audit`: a sentence for each counter that differs from the sum of its parts; none means all is well.
-    `explain`: every record of the decision log with an id, oldest first. It reads files, so it is called in a thread.
+    `explain`: the records of the decision log with an id and their story. It reads files, so it is called in a thread.
+    `state`: what `headworks top` shows, in totals since the start: whoever looks twice has rates.
     """
 
     async def livez(_: Request) -> Response:
@@ -63,9 +65,11 @@ def admin_app(
         return _json({"holds": not found, "differences": found})
 
     async def show_explanation(request: Request) -> Response:
-        name = request.path_params["name"]
-        records = await run_in_threadpool(explain, name) if len(name) <= ID_CHARACTERS_MAX else ()
-        return _json({"id": name, "records": list(records)}, 200 if records else 404)
+        found = await run_in_threadpool(explain, request.path_params["name"][:ID_CHARACTERS_MAX])
+        return _json(found, 200 if found["records"] else 404)
+
+    async def show_state(_: Request) -> Response:
+        return _json(state())
 
     guarded = guard(admin_key, keys)
     return Starlette(
@@ -78,6 +82,7 @@ def admin_app(
             Route("/admin/ledger/audit", guarded(show_audit)),
             Route("/admin/explain/{name}", guarded(show_explanation)),
             *(key_routes(keys, guarded) if keys is not None else ()),
+            Route("/admin/state", guarded(show_state)),
         ]
     )
 

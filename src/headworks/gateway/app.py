@@ -22,7 +22,7 @@ from headworks.config.settings import ReplicaSettings, Settings
 from headworks.core import events
 from headworks.core.gate import Gate
 from headworks.core.policy import Policy
-from headworks.core.types import Capacity, Reservation
+from headworks.core.types import Capacity, RequestKey, Reservation
 from headworks.engines.base import Engine
 from headworks.engines.openai import OpenAIEngine
 from headworks.engines.vllm import VllmEngine
@@ -31,14 +31,17 @@ from headworks.gateway.accounts import WORKER, Accounts, Records
 from headworks.gateway.admin import admin_app
 from headworks.gateway.answers import Answers
 from headworks.gateway.decisions import DecisionLog
+from headworks.gateway.explanations import Explanations
 from headworks.gateway.http.limits import EdgeLimits
 from headworks.gateway.http.server import Server
 from headworks.gateway.key_watch import KeyWatch
 from headworks.gateway.metrics import Reading, Registry
 from headworks.gateway.models import Models
-from headworks.gateway.proxy import METHODS, Proxy
+from headworks.gateway.own import Own
+from headworks.gateway.proxy import Proxy, methods
 from headworks.gateway.readings import readings
 from headworks.gateway.runner import Runner
+from headworks.gateway.standing import Standing
 from headworks.ledgers.base import open_ledger
 
 log = logging.getLogger("headworks.gateway")
@@ -80,12 +83,15 @@ class App:
             clock_s=clock.now_s,
             wall_s=clock.utc_s,
         )
+        self.standing = Standing(self.snapshot, self.registry, self.accounts, clock.now_s, clock.utc_s)
+        self.explanations = Explanations(self.log.find if self.log is not None else None)
         self.proxy = Proxy(
             self.runner,
             policy,
             self.key_watch.keys,
             self.models,
             self.answers,
+            Own(self._usage, self.explanations, self.log.name if self.log is not None else _unnoted, clock.utc_s),
             boot=boot,
             clock_s=clock.now_s,
             wall_s=clock.utc_s,
@@ -93,7 +99,7 @@ class App:
         self.server = Server(
             self.proxy.serve,
             _edge_limits(settings),
-            allowed=METHODS.get,
+            allowed=methods,
             clock_s=clock.now_s,
             error_body=reply.http_error,
             on_fault=_log_fault,
@@ -133,6 +139,7 @@ class App:
         self._admin.should_exit = True
         if self._admin_task is not None:
             await self._admin_task
+        self.explanations.close()
         if self.log is not None:
             self.log.close()
 
@@ -175,10 +182,14 @@ class App:
             snapshot=self.snapshot,
             ledger=self.ledger,
             audit=self.audit,
-            explain=self._explain,
+            explain=self.explanations.of,
+            state=lambda: self.standing.state(self.policy),
             admin_key=key.reveal() if key is not None else None,
             keys=self.key_watch,
         )
+
+    def _usage(self, tenant: str) -> dict[str, Any]:
+        return self.standing.own(self.policy, tenant)
 
     def obstacles(self) -> list[str]:
         """What keeps this gateway from taking work."""
@@ -215,9 +226,6 @@ class App:
     def _held(self, scope: str) -> int:
         return self.store.book.held(scope, "tokens")
 
-    def _explain(self, name: str) -> list[Any]:
-        return list(self.log.find(name)) if self.log is not None else []
-
     def _readings(self) -> Iterable[Reading]:
         ledger = self.settings.ledger_url.partition(":")[0]
         yield from readings(self.snapshot(), self._charged(), ledger, self.store.now_ms())
@@ -250,6 +258,10 @@ class _AdminServer(uvicorn.Server):
 def _soon(call: Callable[[], object]) -> object:
     """At the end of this turn of the loop: what is read from all sockets in one turn is one batch of the ledger."""
     return asyncio.get_running_loop().call_soon(call)
+
+
+def _unnoted(request: str, key: RequestKey, request_id: str) -> None:
+    """No decision log is kept, so no name has to be found again."""
 
 
 def _log_fault(fault: BaseException) -> None:

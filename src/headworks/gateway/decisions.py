@@ -10,9 +10,11 @@ does not fit is dropped and counted, never waited for. A prompt cannot get in he
 from __future__ import annotations
 
 import os
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ import msgspec
 
 from headworks.core.effects import Outcome
 from headworks.core.types import Decision, Forecast, RequestKey, Usage, Work
+from headworks.gateway import log_index
 from headworks.gateway.verdicts import RowTexts
 
 FLUSH_S = 0.5
@@ -81,13 +84,21 @@ class OutcomeRecord(msgspec.Struct, gc=False):
     predicted_ttft_s: float | None
 
 
+class NameRecord(msgspec.Struct, gc=False):
+    """A client's own name for a request, its `X-Request-Id`: written only where it gave one."""
+
+    id: str
+    key: RequestKey
+    request_id: str
+
+
 class Line(msgspec.Struct, gc=False):
     """One line of the log."""
 
     kind: str
     utc: str
     monotonic_s: float
-    record: DecisionRecord | OutcomeRecord
+    record: DecisionRecord | OutcomeRecord | NameRecord
 
 
 class DecisionLog:
@@ -112,6 +123,7 @@ class DecisionLog:
         self._lock = threading.Lock()
         """Held for an append or a swap, never for file work."""
         self._flush_s = flush_s
+        self._directory = directory
         self._files = Files(directory, wall_s, rotate_bytes, keep_days)
         self._closing = threading.Event()
         self.dropped = 0
@@ -119,11 +131,13 @@ class DecisionLog:
         self._thread = threading.Thread(target=self._write_on, name="decision-log", daemon=True)
         self._thread.start()
 
-    def write(self, record: Decision | Outcome) -> None:
+    def write(self, record: Decision | Outcome | NameRecord) -> None:
         """Put a record down. It is in the file within `FLUSH_S`, or when the log is closed."""
         utc, monotonic_s = self._stamp.text(self._wall_s()), self._clock_s()
         if isinstance(record, Decision):
             line = Line("decision", utc, monotonic_s, self._logged(record))
+        elif isinstance(record, NameRecord):
+            line = Line("name", utc, monotonic_s, record)
         else:
             line = Line("outcome", utc, monotonic_s, _logged_outcome(record))
         with self._lock:
@@ -133,6 +147,10 @@ class DecisionLog:
                 return
             self._encode_into(line, buffer, -1)
             buffer += b"\n"
+
+    def name(self, request: str, key: RequestKey, request_id: str) -> None:
+        """Put down what a client calls its request."""
+        self.write(NameRecord(request, key, request_id))
 
     def _logged(self, decision: Decision) -> DecisionRecord:
         return DecisionRecord(
@@ -161,10 +179,10 @@ class DecisionLog:
         """What the disk said last, empty while it takes everything."""
         return self._files.failure
 
-    def find(self, name: str) -> list[dict[str, Any]]:
-        """Every record with this id, key or execution, oldest first."""
+    def find(self, name: str, tenant: str | None = None) -> list[dict[str, Any]]:
+        """Every record with this name (id, key, execution, client's own), oldest first; of one tenant, if one is named."""
         self.flush()
-        return self._files.find(name)
+        return find(self._directory, name, tenant)
 
     def flush(self) -> None:
         """Into the file now."""
@@ -198,12 +216,9 @@ class Files:
         self._size_bytes = 0
         self._number = 0
         self.failure = ""
+        self._indexing: subprocess.Popen[bytes] | None = None
         directory.mkdir(parents=True, exist_ok=True)
         self._expire()
-
-    def paths(self) -> list[Path]:
-        """Oldest first."""
-        return sorted(self._directory.glob("decisions-*.jsonl"))
 
     def append(self, lines: bytearray) -> bool:
         """Write whole lines. False: the disk did not take them, and says why in `failure`."""
@@ -233,17 +248,6 @@ class Files:
             os.close(self._file)
             self._file = None
 
-    def find(self, name: str) -> list[dict[str, Any]]:
-        """Scan for the name, then look at the lines that hold it."""
-        found: list[dict[str, Any]] = []
-        needle = msgspec.json.encode(name)
-        for path in reversed(self.paths()):
-            matching = [line for line in _lines_with(path, needle) if _names(line["record"], name)]
-            found = matching + found
-            if len(found) >= FOUND_MAX:
-                break
-        return found[-FOUND_MAX:]
-
     def _rotate(self) -> None:
         """A new file; the ones that are too old go."""
         self._close()
@@ -253,12 +257,39 @@ class Files:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o640)
         self._size_bytes = 0
         self._expire()
+        self._index()
+
+    def _index(self) -> None:
+        """One process of ours at a time makes what indexes are missing."""
+        if self._indexing is not None and self._indexing.poll() is None:
+            return
+        if sum(path.stat().st_size for path in paths(self._directory)) >= log_index.UNCOVERED_BYTES_MIN:
+            self._indexing = log_index.begin(self._directory)
 
     def _expire(self) -> None:
         oldest_s = self._wall_s() - self._keep_s
-        for path in self.paths():
+        for path in paths(self._directory):
             if path.stat().st_mtime < oldest_s:
                 path.unlink()
+                log_index.index_of(path).unlink(missing_ok=True)
+
+
+def paths(directory: Path) -> list[Path]:
+    """The files of a log, oldest first. Several gateways may write into one directory."""
+    return sorted(directory.glob("decisions-*.jsonl"))
+
+
+def find(directory: Path, name: str, tenant: str | None = None) -> list[dict[str, Any]]:
+    """Look at the lines that hold the name, the newest files first: no gateway is needed for that."""
+    found: list[dict[str, Any]] = []
+    needle = msgspec.json.encode(name)
+    for path in reversed(paths(directory)):
+        offsets, covered_bytes = log_index.look_up(path, name)
+        lines = chain(_lines_at(path, offsets), _lines_with(path, needle, covered_bytes))
+        found = [line for line in lines if _names(line["record"], name, tenant)] + found
+        if len(found) >= FOUND_MAX:
+            break
+    return found[-FOUND_MAX:]
 
 
 def _logged_outcome(outcome: Outcome) -> OutcomeRecord:
@@ -287,9 +318,21 @@ def _logged_outcome(outcome: Outcome) -> OutcomeRecord:
     )
 
 
-def _lines_with(path: Path, needle: bytes) -> Iterator[dict[str, Any]]:
-    """The parsed lines that contain the needle, in order. A line that was cut by a crash is passed over."""
+def _lines_at(path: Path, offsets: list[int]) -> Iterator[dict[str, Any]]:
+    """The parsed lines that begin at these places."""
+    if offsets:
+        with path.open("rb") as file:
+            for offset in offsets:
+                file.seek(offset)
+                line = _parsed(file.readline())
+                if line is not None:
+                    yield line
+
+
+def _lines_with(path: Path, needle: bytes, from_bytes: int) -> Iterator[dict[str, Any]]:
+    """The parsed lines after a place that contain the needle, in order. A line that was cut by a crash is passed over."""
     with path.open("rb") as file:
+        file.seek(from_bytes)
         rest = b""
         while block := file.read(SCAN_BYTES):
             block = rest + block
@@ -312,8 +355,9 @@ def _parsed(line: bytes) -> dict[str, Any] | None:
         return None
 
 
-def _names(record: dict[str, Any], name: str) -> bool:
-    return name in (record.get("id"), record.get("execution"), *record.get("key", ()))
+def _names(record: dict[str, Any], name: str, tenant: str | None) -> bool:
+    owner, key = record["key"]
+    return name in (record["id"], record.get("execution"), key, record.get("request_id")) and tenant in (None, owner)
 
 
 class UtcStamp:

@@ -31,7 +31,7 @@ READ: tuple[Header, ...] = (
         "a call",
         "The client's name for this request: while it runs and after, the same key and parameters get the same answer.",
     ),
-    Header("X-Request-Id", "every request", "Repeated in the answer. Never forwarded: an engine would take it for its own id."),
+    Header("X-Request-Id", "every request", "Repeated in the answer, and a name to ask `explain` by. Never forwarded."),
     Header("x-stainless-read-timeout", "a call", "Sent by stock SDKs: the silence they bear bounds the first token."),
     Header("x-stainless-retry-count", "a call", "Sent by stock SDKs: tells a first attempt from a retry in the metrics."),
 )

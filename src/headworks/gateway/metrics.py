@@ -53,6 +53,11 @@ class Histogram:
         """A line's beginning for each bucket, then those of sum and count."""
         self.total = 0.0
 
+    @property
+    def counts(self) -> list[int]:
+        """Observations in each bucket, and one more for those above the last bound."""
+        return list(self._counts)
+
     def observe(self, value: float) -> None:
         self._counts[bisect_left(self._bounds, value)] += 1
         self.total += value
@@ -124,6 +129,16 @@ class Registry:
             values = self._checked(metric, values)
             child = family.get(values) or family.setdefault(values, _histogram(metric, values))
         return child
+
+    def counted(self, name: str) -> dict[tuple[str, ...], float]:
+        """The series of a counter now, by their labels in the order of the table."""
+        self.before_look()
+        return {labels: child.value for labels, child in self._counters.get(name, {}).items()}
+
+    def observed(self, name: str) -> dict[tuple[str, ...], list[int]]:
+        """The same of a histogram: observations by bucket."""
+        self.before_look()
+        return {labels: child.counts for labels, child in self._histograms.get(name, {}).items()}
 
     def _checked(self, metric: Metric, values: tuple[str, ...]) -> tuple[str, ...]:
         """Allowed values, or the family's overflow series when the budget is spent."""

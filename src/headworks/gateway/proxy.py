@@ -25,6 +25,8 @@ from headworks.gateway.dialects.base import Fault, Limits, Parsed
 from headworks.gateway.http.exchange import Exchange
 from headworks.gateway.keys import Denied, Identity, Keys
 from headworks.gateway.models import Models
+from headworks.gateway.own import METHODS as OWN_METHODS
+from headworks.gateway.own import Own, is_own
 from headworks.gateway.relay import EventRate, Relay
 from headworks.gateway.runner import Runner
 
@@ -34,9 +36,15 @@ DIALECTS: dict[str, Callable[[bytes, Limits], Parsed | Fault]] = {
 }
 MODELS_PATH = "/v1/models"
 METHODS: dict[str, tuple[str, ...]] = {**dict.fromkeys(DIALECTS, ("POST",)), MODELS_PATH: ("GET", "HEAD")}
+REQUEST_ID = b"x-request-id"
 RETRY_COUNT = b"x-stainless-retry-count"
 ID = re.compile(rb"[A-Za-z0-9_.:-]{1,128}")
 """What a client may call its request; anything else is replaced by an id of ours."""
+
+
+def methods(path: str) -> tuple[str, ...] | None:
+    """The methods a path takes; None: there is no such path."""
+    return METHODS.get(path) or (OWN_METHODS if is_own(path) else None)
 
 
 class Proxy:
@@ -49,6 +57,7 @@ class Proxy:
         keys: Keys,
         models: Models,
         answers: Answers,
+        own: Own,
         *,
         boot: str,
         clock_s: Callable[[], float],
@@ -59,6 +68,7 @@ class Proxy:
         self._keys = keys
         self._models = models
         self.answers = answers
+        self._own = own
         self._prefix = f"req_{boot[:12]}"
         self._count = 0
         self._clock_s = clock_s
@@ -80,8 +90,8 @@ class Proxy:
         if isinstance(identity, Denied):
             self._fail(exchange, identity.reason, ids, retry_after_s=identity.retry_after_s)
             return
-        if exchange.path == MODELS_PATH:
-            exchange.respond(200, [reply.JSON, (b"X-Request-Id", ids.request_id)], self._models.listing(identity))
+        if exchange.path not in DIALECTS:
+            await self._serve_plain(exchange, identity, ids)
             return
         service_class = self._service_class(headers, identity)
         if service_class is None:
@@ -101,6 +111,13 @@ class Proxy:
                 await call.waiter
         finally:
             call.leave()
+
+    async def _serve_plain(self, exchange: Exchange, identity: Identity, ids: reply.Ids) -> None:
+        """What asks for no work."""
+        if exchange.path == MODELS_PATH:
+            exchange.respond(200, [reply.JSON, (b"X-Request-Id", ids.request_id)], self._models.listing(identity))
+        else:
+            await self._own.serve(exchange, identity.tenant, ids)
 
     def _service_class(self, headers: Mapping[bytes, bytes], identity: Identity) -> ClassPolicy | None:
         """The class the request names, if its tenant and its key may, or the one it means by naming none (K43)."""
@@ -165,6 +182,8 @@ class Proxy:
             start_by_s,
             finish_by_s,
         )
+        if REQUEST_ID in headers and ids.request_id is headers[REQUEST_ID]:
+            self._own.note(request.id, request.key, ids.request_id.decode("latin-1"))
         return ProxyCall(self, self._runner, exchange, request, parsed, ids, service_class.idle_s)
 
     # answers of our own
@@ -377,7 +396,7 @@ class SharedFollow(Follow):
 def _ids(headers: Mapping[bytes, bytes], own_id: str) -> reply.Ids:
     """The client's own names where they are fit to be repeated, else ours."""
     own = own_id.encode()
-    request_id, key = headers.get(b"x-request-id"), headers.get(b"idempotency-key")
+    request_id, key = headers.get(REQUEST_ID), headers.get(b"idempotency-key")
     return reply.Ids(
         own if request_id is None or ID.fullmatch(request_id) is None else request_id,
         own if key is None or ID.fullmatch(key) is None else key,

@@ -1,0 +1,183 @@
+"""How things stand, in plain values: for the admin port's `/admin/state`, and for a tenant that asks about itself (F12).
+
+What runs and waits is the gate's own snapshot. What has been is read from the metrics, as totals since this process began:
+whoever wants a rate looks twice. Nothing is counted here, so looking costs requests nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from headworks.core.policy import ClassPolicy, Policy, TenantPolicy
+from headworks.core.reasons import REASONS
+from headworks.core.types import Decision
+from headworks.gateway.accounts import Accounts
+from headworks.gateway.decisions import UtcStamp
+from headworks.gateway.metrics import Registry
+from headworks.gateway.metrics_table import METRICS
+
+TTFT_BOUNDS_S = METRICS["ttft_seconds"].buckets
+TOKEN_KINDS = ("prompt", "cached", "output", "reserved", "wasted")
+NOT_RUN = frozenset({"refused", "expired"})
+SHOWN_DECISIONS_MAX = 16
+SHOWN_TENANTS_MAX = 200
+NOTHING_HELD = {"tokens": 0}
+
+
+class Standing:
+    """Puts together what the gate, the metrics and the policy know."""
+
+    def __init__(
+        self,
+        snapshot: Callable[[], dict[str, Any]],
+        registry: Registry,
+        accounts: Accounts,
+        clock_s: Callable[[], float],
+        wall_s: Callable[[], float],
+    ) -> None:
+        self._snapshot = snapshot
+        self._registry = registry
+        self._accounts = accounts
+        self._clock_s = clock_s
+        self._wall_s = wall_s
+        self._since = UtcStamp().text(wall_s())
+
+    def state(self, policy: Policy) -> dict[str, Any]:
+        """Everything `headworks top` shows."""
+        snapshot, now_s = self._snapshot(), self._clock_s()
+        self._registry.before_look()  # what waits to be counted is among the latest then
+        latest = list(self._accounts.latest)[-SHOWN_DECISIONS_MAX:]
+        return {
+            "at_s": now_s,
+            "utc": UtcStamp().text(self._wall_s()),
+            **{name: snapshot[name] for name in ("gateway", "boot", "mode", "policy_version", "ledger_available")},
+            "pools": snapshot["pools"],
+            "tenants": self._tenants(policy, snapshot),
+            "classes": _classes(self._registry, policy, None),
+            "ttft_bounds_s": TTFT_BOUNDS_S,
+            "decisions": [self._shown(decision, now_s) for decision in latest],
+        }
+
+    def _tenants(self, policy: Policy, snapshot: dict[str, Any]) -> dict[str, Any]:
+        """Where there are too many for a screen, those that hold most."""
+        held, waiting = snapshot["tenants"], _waiting(snapshot)
+        decided = _by(self._registry.counted("decisions_total"), 0, 3)
+        names = list(policy.tenants)
+        if len(names) > SHOWN_TENANTS_MAX:
+            names.sort(key=lambda name: (-held.get(name, NOTHING_HELD)["tokens"], -waiting.get(name, (0, 0))[0]))
+        return {
+            name: {
+                **_use(held.get(name), waiting.get(name, (0, 0))),
+                "tokens_max": policy.tenants[name].active_tokens_max,
+                "requests_max": policy.tenants[name].active_requests_max,
+                "admitted_total": decided.get((name, "admit"), 0),
+                "refused_total": decided.get((name, "refuse"), 0),
+            }
+            for name in names[:SHOWN_TENANTS_MAX]
+        }
+
+    def _shown(self, decision: Decision, now_s: float) -> dict[str, Any]:
+        return {
+            "utc": UtcStamp().text(self._wall_s() - (now_s - decision.decided_s)),
+            "id": decision.id,
+            "tenant": decision.key.tenant,
+            "class": decision.service_class,
+            "outcome": decision.outcome,
+            "reason": decision.reason,
+            "tokens": decision.work.tokens,
+            "waited_s": decision.waited_s,
+        }
+
+    def own(self, policy: Policy, name: str) -> dict[str, Any]:
+        """A tenant's limits, what it uses of them now, and how its promises have been kept since this gateway began."""
+        tenant = policy.tenants.get(name) or TenantPolicy(name)  # taken out by a reload while its question was on its way
+        snapshot, tokens = self._snapshot(), _by(self._registry.counted("tokens_total"), 0, 3)
+        return {
+            "tenant": name,
+            "utc": UtcStamp().text(self._wall_s()),
+            "since": self._since,
+            "limits": {
+                "active_tokens_max": tenant.active_tokens_max,
+                "active_requests_max": tenant.active_requests_max,
+                "queue_requests_max": tenant.queue_requests_max,
+                "models": tenant.models,
+                "classes": tenant.classes,
+            },
+            "use": _use(snapshot["tenants"].get(name), _waiting(snapshot).get(name, (0, 0))),
+            "tokens": {kind: tokens.get((name, kind), 0) for kind in TOKEN_KINDS},
+            "ttft_bounds_s": TTFT_BOUNDS_S,
+            "classes": {key: value for key, value in _classes(self._registry, policy, name).items() if key in tenant.classes},
+        }
+
+
+def _waiting(snapshot: dict[str, Any]) -> dict[str, tuple[int, int]]:
+    """Requests and tokens that wait, by tenant, over all pools."""
+    found: dict[str, tuple[int, int]] = {}
+    for pool in snapshot["pools"].values():
+        for flow, line in pool["queue"].items():
+            tenant = flow.partition("/")[2]
+            requests, tokens = found.get(tenant, (0, 0))
+            found[tenant] = requests + line["requests"], tokens + line["tokens"]
+    return found
+
+
+def _use(held: dict[str, Any] | None, waiting: tuple[int, int]) -> dict[str, Any]:
+    """What a tenant holds and what of it waits."""
+    return {
+        "tokens": held["tokens"] if held else 0,
+        "requests": held["requests"] if held else 0,
+        "queued_requests": waiting[0],
+        "queued_tokens": waiting[1],
+    }
+
+
+def _classes(registry: Registry, policy: Policy, tenant: str | None) -> dict[str, dict[str, Any]]:
+    """Each class's promises and how they were kept; of one tenant, if one is named. Every series is looked at once."""
+    found = {name: _nothing(promised) for name, promised in policy.classes.items()}
+    for (owner, name, _, outcome, reason, _), count in registry.counted("requests_total").items():
+        row = found.get(name)
+        if row is not None and tenant in (None, owner):
+            row["arrivals_total"] += round(count)
+            row["completed_total"] += round(count) if outcome == "completed" else 0
+            row["refused_total"] += round(count) if outcome in NOT_RUN else 0
+            row["refused_for_own_limits_total"] += round(count) if _is_own(reason) else 0
+    for (owner, name, _), count in registry.counted("goodput_total").items():
+        if name in found and tenant in (None, owner):
+            found[name]["good_total"] += round(count)
+    for (owner, name, _), counts in registry.observed("ttft_seconds").items():
+        if name in found and tenant in (None, owner):
+            added = zip(found[name]["ttft_counts"], counts, strict=True)
+            found[name]["ttft_counts"] = [one + other for one, other in added]
+    for row in found.values():
+        counted = row["arrivals_total"] - row["refused_for_own_limits_total"]
+        row["good_ratio"] = row["good_total"] / counted if counted > 0 else None
+    return found
+
+
+def _nothing(promised: ClassPolicy) -> dict[str, Any]:
+    """A class nobody has asked for anything in."""
+    return {
+        "promises": {"ttft_s": promised.ttft_slo_s, "tpot_s": promised.tpot_slo_s, "e2e_s": promised.e2e_slo_s},
+        "arrivals_total": 0,
+        "completed_total": 0,
+        "refused_total": 0,
+        "refused_for_own_limits_total": 0,
+        "good_total": 0,
+        "good_ratio": None,
+        "ttft_counts": [0] * (len(TTFT_BOUNDS_S) + 1),
+    }
+
+
+def _is_own(reason: str) -> bool:
+    """Refused for a limit of its tenant or client: no promise was broken there."""
+    return reason in REASONS and REASONS[reason].scope in ("tenant", "client")
+
+
+def _by(series: dict[tuple[str, ...], float], *places: int) -> dict[tuple[str, ...], int]:
+    """Series added up by the labels at these places."""
+    total: dict[tuple[str, ...], int] = {}
+    for labels, value in series.items():
+        name = tuple(labels[place] for place in places)
+        total[name] = total.get(name, 0) + round(value)
+    return total

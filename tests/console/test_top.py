@@ -1,0 +1,158 @@
+"""`headworks top`: its figures from two looks, and its screen on a whole gateway before a fake engine."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from app_scene import Scene, chat, first_event, run, scene
+from textual.widgets import DataTable, Static
+
+from headworks.cli.main import run as headworks
+from headworks.tools.top_figures import ClassState, Figures, Looks, State, StateError, TenantState, quantile_s, state_of
+from headworks.tools.top_screen import LookFailed, Top
+
+BOUNDS_S = [0.5, 1.0, 2.0]
+TENANTS = {
+    "acme": {"keys": ["env:ACME_KEY"], "active_tokens_max": 5_000},
+    "batchco": {"keys": ["env:BATCHCO_KEY"], "active_requests_max": 1},
+}
+REFUSES = {"interactive": {"on_tenant_full": "refuse"}}
+
+
+def state(at_s: float, *, boot: str = "b", admitted: int = 0, refused: int = 0, good: int = 0, arrivals: int = 0) -> State:
+    tenant = TenantState(100, 500, 1, None, 2, admitted, refused)
+    counts = [good, 0, 0, 0]
+    of_class = ClassState({"ttft_s": 1.0}, arrivals, refused, refused, good, counts)
+    return State(at_s, "", "g", boot, "enforce", "v", True, {}, {"acme": tenant}, {"interactive": of_class}, BOUNDS_S, [])
+
+
+def test_F9_rates_are_what_was_added_between_two_looks() -> None:
+    looks = Looks(10.0)
+    first = looks.add(state(100.0, admitted=1_000, refused=50, good=900, arrivals=1_050))
+    assert (first.tenants[0].admitted_per_s, first.classes[0].ttft_p95_s) == (None, None)
+    now = looks.add(state(104.0, admitted=1_020, refused=58, good=918, arrivals=1_078))
+    assert (now.span_s, now.tenants[0].admitted_per_s, now.tenants[0].refused_per_s) == (4.0, 5.0, 2.0)
+    # 28 came, 8 of them were refused for their tenant's own limits: 18 of 20 were good
+    assert (now.classes[0].good_ratio, now.classes[0].good_per_s) == (0.9, 4.5)
+    assert now.classes[0].ttft_p95_s == pytest.approx(0.475)  # all 18 between 0 and 0.5 s
+
+
+def test_F9_a_look_goes_back_no_further_than_its_window_and_not_into_another_boot() -> None:
+    looks = Looks(10.0)
+    for at_s in range(100, 131):
+        figures = looks.add(state(float(at_s), admitted=at_s))
+    assert figures.span_s == 10.0
+    assert looks.add(state(131.0, boot="c")).span_s == 0.0
+
+
+@pytest.mark.parametrize(
+    ("counts", "expected_s"),
+    [([0, 0, 0, 0], None), ([100, 0, 0, 0], 0.475), ([90, 10, 0, 0], 0.75), ([0, 0, 0, 5], 2.0), ([94, 0, 6, 0], 1.1666666)],
+)
+def test_F9_a_quantile_lies_on_a_line_in_its_bucket(counts: list[int], expected_s: float | None) -> None:
+    assert quantile_s(BOUNDS_S, counts, 0.95) == (expected_s if expected_s is None else pytest.approx(expected_s))
+
+
+def test_F9_what_is_no_state_of_ours_is_said() -> None:
+    with pytest.raises(StateError, match="is it a headworks of this version"):
+        state_of({"pools": 3})
+
+
+async def busy(s: Scene) -> list[Any]:
+    """One answer of each tenant runs, and one request of batchco was refused."""
+    clients = []
+    for key in ("ACME_KEY", "BATCHCO_KEY"):
+        client = await s.connect()
+        client.send(chat(key=key, stream=True, tokens=1_500))
+        assert (await first_event(client)).status == 200
+        clients.append(client)
+    assert (await s.ask(chat("X-Request-Id: turned-away", key="BATCHCO_KEY"))).status == 429
+    return clients
+
+
+def admin(s: Scene) -> list[str]:
+    host, port = s.app.admin_address[:2]
+    return ["--admin", f"http://{host}:{port}"]
+
+
+def test_F9_top_once_gives_scripts_everything_as_json(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
+
+    async def steps() -> None:
+        async with scene(tenants=TENANTS, classes=REFUSES) as s:
+            clients = await busy(s)
+            assert await asyncio.to_thread(headworks, ["top", "--once", "--json", "--every", "0.1", *admin(s)]) == 0
+            found = json.loads(capsys.readouterr().out)
+            (pool,) = found["pools"]
+            assert (pool["pool"], pool["running"], pool["engines_ready"], pool["waiting"]) == ("llama", 2, 1, 0)
+            assert pool["reserved_tokens"] == s.app._held("pool:llama") > 300
+            tenants = {row["tenant"]: row for row in found["tenants"]}
+            assert tenants["acme"]["tokens_max"] == 5_000
+            assert (tenants["batchco"]["running"], tenants["batchco"]["running_max"]) == (1, 1)
+            assert tenants["batchco"]["refused_per_s"] == 0.0  # it was before the first look
+            last = found["decisions"][-1]
+            assert (last["tenant"], last["outcome"], last["reason"]) == ("batchco", "refuse", "tenant_capacity_exceeded")
+            assert await asyncio.to_thread(headworks, ["top", "--once", "--every", "0.1", *admin(s)]) == 0
+            text = capsys.readouterr().out
+            assert "gateway enforces" in text and "Last decisions" in text and "refused: tenant_capacity_exceeded" in text
+            for client in clients:
+                client.close()
+
+    run("uvloop", steps())
+
+
+def cells(top: Top, name: str) -> list[list[str]]:
+    table = top.query_one(f"#{name}", DataTable)
+    return [[str(cell) for cell in table.get_row_at(number)] for number in range(table.row_count)]
+
+
+def test_F9_the_screen_follows_a_gateway_and_says_when_it_cannot() -> None:
+    async def steps() -> None:
+        async with scene(tenants=TENANTS, classes=REFUSES) as s:
+            clients = await busy(s)
+            looks, failing = Looks(10.0), False
+            loop = asyncio.get_running_loop()
+
+            def look() -> Figures:
+                if failing:
+                    raise LookFailed("it cannot be asked now")
+                answer = asyncio.run_coroutine_threadsafe(s.admin("/admin/state"), loop).result(5)
+                return looks.add(state_of(answer.json()))
+
+            top = Top(look, 0.05)
+            async with top.run_test(size=(140, 50)) as pilot:
+                await s.until(lambda: top.looks >= 2)
+                (pool,) = cells(top, "pools")
+                assert pool[0] == "llama" and pool[1].startswith("2 of ")
+                assert [row[0] for row in cells(top, "tenants")] == ["acme", "batchco"]
+                assert cells(top, "tenants")[1][2] == "1 of 1"
+                assert [row[0] for row in cells(top, "classes")] == ["interactive", "batch", "bulk"]
+                assert cells(top, "decisions")[0][4] == "refused: tenant_capacity_exceeded"
+                assert "gateway enforces" in str(top.query_one("#heading", Static).render())
+                failing = True
+                await s.until(lambda: bool(top.query_one("#trouble").display))
+                assert "it cannot be asked now" in str(top.query_one("#trouble", Static).render())
+                assert cells(top, "pools")[0][0] == "llama"  # what was seen last stays
+                failing = False
+                await s.until(lambda: not top.query_one("#trouble").display)
+                await pilot.press("p")
+                await s.until(lambda: not any(worker.is_running for worker in top.workers))
+                seen = top.looks
+                top._begin_look()  # as its timer does
+                assert not any(worker.is_running for worker in top.workers)
+                assert top.looks == seen
+                await pilot.press("q")
+            for client in clients:
+                client.close()
+
+    run("asyncio", steps())
+
+
+def test_F9_a_gateway_that_is_not_there_could_not_be_asked(capsys: pytest.CaptureFixture[str]) -> None:
+    assert headworks(["top", "--once", "--admin", "http://127.0.0.1:1"]) == 2
+    assert "Is a gateway running?" in capsys.readouterr().err

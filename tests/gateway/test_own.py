@@ -1,0 +1,161 @@
+"""What a tenant may ask about itself on the public port: its use, and the story of its own requests (F2, F12)."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+from app_scene import ENVIRONMENT, Scene, chat, first_event, get, rest_of_stream, run, scene
+from http_port import Answer
+
+from headworks.gateway.explanations import WAITING_MAX, Explanations, TooMany
+
+TENANTS = {
+    "acme": {"keys": ["env:ACME_KEY"], "active_requests_max": 1, "active_tokens_max": 4_000},
+    "batchco": {"keys": ["env:BATCHCO_KEY"], "class": "bulk", "classes": ["bulk", "interactive"]},
+}
+REFUSES = {"interactive": {"on_tenant_full": "refuse", "slo": {"ttft_s": 20, "tpot_s": None, "e2e_s": None}}}
+
+
+async def own(s: Scene, path: str, key: str | None = "ACME_KEY") -> Answer:
+    fields = [] if key is None else [f"Authorization: Bearer {ENVIRONMENT[key]}"]
+    return await s.ask(get(f"/v1/headworks/{path}", *fields))
+
+
+async def answered(s: Scene, name: str, key: str = "ACME_KEY", tokens: int = 8) -> None:
+    assert (await s.ask(chat(f"Idempotency-Key: {name}", key=key, tokens=tokens))).status == 200
+
+
+def test_F12_usage_has_limits_use_and_how_promises_were_kept() -> None:
+    async def steps() -> None:
+        async with scene(tenants=TENANTS, classes=REFUSES) as s:
+            await answered(s, "one", tokens=8)
+            await answered(s, "two", tokens=12)
+            client = await s.connect()
+            client.send(chat(key="ACME_KEY", stream=True, tokens=100))
+            await first_event(client)
+            assert (await s.ask(chat(key="ACME_KEY"))).status == 429
+            answer = await own(s, "usage")
+            found = answer.json()
+            assert (answer.status, found["tenant"], found["utc"] > found["since"]) == (200, "acme", True)
+            assert found["limits"]["active_tokens_max"] == 4_000
+            assert found["limits"]["active_requests_max"] == 1
+            assert found["use"] == {
+                "tokens": s.app._held("tenant:acme"),
+                "requests": 1,
+                "queued_requests": 0,
+                "queued_tokens": 0,
+            }
+            assert found["tokens"]["output"] == 20
+            interactive = found["classes"]["interactive"]
+            # three ended: two good ones, and one that its own limit refused and that breaks no promise
+            assert (interactive["arrivals_total"], interactive["completed_total"], interactive["good_total"]) == (3, 2, 2)
+            assert (interactive["refused_for_own_limits_total"], interactive["good_ratio"]) == (1, 1.0)
+            assert interactive["promises"]["ttft_s"] == 20
+            assert len(interactive["ttft_counts"]) == len(found["ttft_bounds_s"]) + 1
+            assert sum(interactive["ttft_counts"]) == 2
+            await rest_of_stream(client)
+            client.close()
+
+    run("uvloop", steps())
+
+
+def test_F12_a_tenant_sees_itself_and_nobody_else() -> None:
+    async def steps() -> None:
+        async with scene(tenants=TENANTS, classes=REFUSES) as s:
+            await answered(s, "mine")
+            found = (await own(s, "usage", "BATCHCO_KEY")).json()
+            assert (found["tenant"], found["use"]["tokens"], found["tokens"]["output"]) == ("batchco", 0, 0)
+            assert list(found["classes"]) == ["interactive", "bulk"]
+            theirs = found["classes"]["interactive"]
+            assert (theirs["arrivals_total"], theirs["good_total"], sum(theirs["ttft_counts"])) == (0, 0, 0)
+            assert "acme" not in str(found)
+
+    run("uvloop", steps())
+
+
+def test_F2_a_tenant_reads_the_story_of_its_own_request() -> None:
+    async def steps() -> None:
+        async with scene(tenants=TENANTS, classes=REFUSES) as s:
+            client = await s.connect()
+            client.send(chat(key="ACME_KEY", stream=True, tokens=60))
+            await first_event(client)
+            refused = await s.ask(chat("X-Request-Id: mine", "Idempotency-Key: the-key", key="ACME_KEY", tokens=9))
+            assert refused.status == 429
+            await rest_of_stream(client)
+            client.close()
+            await answered(s, "the-key", tokens=9)
+            await s.settled()
+            answer = await own(s, f"explain/{refused.json()['headworks']['decision']}")
+            found = answer.json()
+            assert (answer.status, answer.fields["content-type"]) == (200, "application/json")
+            told = "\n".join(found["story"])
+            assert "tenant acme would have 2 sequences running, and may have 1 (tenant_capacity_exceeded)." in told
+            assert "It would have been admitted with 1 fewer sequence running for tenant acme, or with a limit of 2" in told
+            assert "The key the-key was used again" in told and "its answer was complete" in told
+            assert all("execution" not in line["record"] and "gateway" not in line["record"] for line in found["records"])
+            for name in ("the-key", "mine"):
+                assert (await own(s, f"explain/{name}")).json()["records"] == found["records"]
+
+    run("uvloop", steps())
+
+
+def test_F2_another_tenants_request_is_not_there() -> None:
+    async def steps() -> None:
+        async with scene(tenants=TENANTS, classes=REFUSES) as s:
+            await answered(s, "shared-name")
+            await answered(s, "shared-name", key="BATCHCO_KEY")
+            await s.settled()
+            found = (await own(s, "explain/shared-name", "BATCHCO_KEY")).json()
+            assert {line["record"]["key"][0] for line in found["records"]} == {"batchco"}
+            (mine,) = {line["record"]["id"] for line in (await own(s, "explain/shared-name")).json()["records"]}
+            there, nowhere = await own(s, f"explain/{mine}", "BATCHCO_KEY"), await own(s, "explain/no-such", "BATCHCO_KEY")
+            assert (there.status, there.code) == (nowhere.status, nowhere.code) == (404, "not_found")
+            assert there.body.replace(mine.encode(), b"?") != b"" and b"acme" not in there.body
+
+    run("uvloop", steps())
+
+
+@pytest.mark.parametrize("path", ["usage", "explain/x"])
+def test_H2_nobody_asks_without_a_key(path: str) -> None:
+    async def steps() -> None:
+        async with scene(tenants=TENANTS) as s:
+            answer = await own(s, path, None)
+            assert (answer.status, answer.code) == (401, "invalid_api_key")
+
+    run("uvloop", steps())
+
+
+@pytest.mark.parametrize(("method", "path", "status"), [("POST", "usage", 405), ("GET", "usages", 404), ("GET", "", 404)])
+def test_H3_nothing_else_is_there(method: str, path: str, status: int) -> None:
+    async def steps() -> None:
+        async with scene() as s:
+            assert (await s.ask(get(f"/v1/headworks/{path}", "Content-Length: 0", method=method))).status == status
+
+    run("uvloop", steps())
+
+
+def test_F2_tenants_look_ups_are_counted_and_made_one_at_a_time() -> None:
+    """A look-up that hangs keeps a few others waiting, and the rest is told so."""
+    go_on, looking = threading.Event(), []
+
+    def find(name: str, tenant: str | None) -> list[Any]:
+        looking.append(name)
+        assert go_on.wait(10)
+        return []
+
+    async def steps() -> None:
+        explanations = Explanations(find)
+        asked = [asyncio.create_task(explanations.own(f"r{number}", "acme")) for number in range(WAITING_MAX)]
+        await asyncio.sleep(0)
+        with pytest.raises(TooMany):
+            await explanations.own("one-too-many", "acme")
+        assert len(looking) <= 1
+        go_on.set()
+        assert [found["id"] for found in await asyncio.gather(*asked)] == [f"r{number}" for number in range(WAITING_MAX)]
+        assert (await explanations.own("later", "acme"))["records"] == []
+        explanations.close()
+
+    asyncio.run(steps())
