@@ -71,10 +71,10 @@ def _subject(kind: str, record: dict[str, Any]) -> Iterator[str]:
     yield f"{record['id']} (key {key}) of tenant {tenant}, class {record['service_class']}, model {record['model']}"
     sequences = work["sequences"]
     each = f" in each of {sequences} samples" if sequences > 1 else ""
-    yield (
-        f"  asked for {work['tokens']:,} tokens: {work['prefill_tokens']:,} to read"
-        f" and at most {work['output_tokens']:,} to write{each}"
-    )
+    written = f"at most {work['output_tokens']:,}"
+    if work["output_tokens"] < work.get("output_tokens_max", 0):
+        written = f"{work['output_tokens']:,} of at most {work['output_tokens_max']:,}"
+    yield f"  asked for {work['tokens']:,} tokens: {work['prefill_tokens']:,} to read and {written} to write{each}"
     if kind == "decision":
         yield f"  decided by gateway {record['gateway']} under policy {record['policy_version']}"
 
@@ -147,10 +147,23 @@ def _outcome(utc: str, record: dict[str, Any]) -> Iterator[str]:
         exact = "" if usage["exact"] else " (counted on the way, not told by the engine)"
         used = f"{usage['prompt_tokens']:,} tokens read and {usage['output_tokens']:,} written"
         yield f"  used {used} of {record['work']['tokens']:,} set aside{exact}"
+    yield from _growth(record)
     if record["evidence"]:
         unconfirmed = record["unconfirmed_s"]
         when = f", {unconfirmed:.3f} s after it was unwanted" if unconfirmed is not None else ""
         yield f"  given back whole on {record['evidence']}: {EVIDENCE[record['evidence']]}{when}"
+
+
+def _growth(record: dict[str, Any]) -> Iterator[str]:
+    """What was set aside while it ran, and what was asked for in vain."""
+    granted, refused, reason = record.get("growths", 0), record.get("growths_refused", 0), record["reason"]
+    if granted:
+        start = record["work"]["tokens"] - record["grown_tokens"]
+        yield f"  {start:,} of them were set aside before it ran, {record['grown_tokens']:,} while it ran, in {granted} steps"
+    if refused:
+        yield f"  asked for more {refused} times in vain"
+    if refused and reason and record["outcome"] == "completed":
+        yield f"  so it was ended where it stood, as one that has reached its limit: {_why(reason)}"
 
 
 def _number(value: float | None) -> str:
