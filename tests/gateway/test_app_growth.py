@@ -125,7 +125,7 @@ def test_A8_stop_is_an_error_to_the_client(stream: bool) -> None:
                     async for _ in answer:
                         pass
             assert caught.value.code == "kv_saturation"
-            assert "The engine's memory for running requests is 1.05 full" in str(caught.value)
+            assert "The engine's memory for running requests is 1.06 full" in str(caught.value)
 
     run("uvloop", steps())
 
@@ -207,7 +207,7 @@ def test_A8_a_tenant_that_is_known_is_reserved_what_it_writes() -> None:
                 await s.ask(chat(f"Idempotency-Key: k{number}", stream=True, tokens=1_500))
             await s.settled()
             assert s.outcome("k19")["work"]["output_tokens"] == 256
-            assert s.outcome("k20")["work"]["output_tokens"] == 20 + 16
+            assert s.outcome("k20")["work"]["output_tokens"] == 20 + 18
             assert s.outcome("k20")["growths"] == 0
             assert Usage(**s.outcome("k20")["usage"]).output_tokens == 20
 

@@ -77,6 +77,7 @@ def watched(comparison: Comparison) -> Simulation:
 
     simulation.world.watch = look
     simulation.run()
+    simulation.world.run(simulation.world.now_s + 5.0)  # the last stop is asked and answered
     watch.at_the_end()
     assert most <= LIMIT
     assert most > 0.9 * LIMIT, "it was full, or this shows nothing"

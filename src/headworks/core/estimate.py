@@ -31,6 +31,9 @@ LEARN_EVERY = 4
 OUTPUTS_MIN = 20
 OUTPUTS_KEPT = 300
 COLD_PARTS = 4
+SLACK_TOKENS = 2
+"""Beyond the quantile and the distance: a chat's first event has no text and is counted as a token, and an answer that
+reaches the place where growth is asked for asks."""
 PAIRS_MAX = 10_000
 """(tenant, model) pairs remembered; beyond, new pairs stay at the safe ratio and the cold output."""
 
@@ -135,7 +138,7 @@ def _expected(request: Request, prompt_tokens: int, most: int, learnt: _Learnt |
     """What is reserved of an output that may become `most` tokens."""
     policy = pool.policy
     told_tokens = None if learnt is None else learnt.output_tokens
-    expected = policy.output_tokens_cold if told_tokens is None else told_tokens + policy.growth_ahead_tokens
+    expected = policy.output_tokens_cold if told_tokens is None else told_tokens + policy.growth_ahead_tokens + SLACK_TOKENS
     certain = request.output_tokens_min
     if expected >= most or certain >= most:
         return most
