@@ -9,7 +9,7 @@ import pytest
 
 from headworks.core import events
 from headworks.core.book import Book
-from headworks.core.commands import Grow, Shortfall
+from headworks.core.commands import Answer, Grow, Shortfall
 from headworks.core.effects import Abort, Ask, Run, Watch
 from tests.core.driver import Bench, capacity, policy
 
@@ -288,13 +288,14 @@ def test_A7_a_fenced_gateway_grows_nothing_and_its_answer_ends_at_its_bound() ->
 def test_A8_a_late_answer_to_a_smaller_ask_moves_nothing() -> None:
     made = bench()
     execution = running(made)
-    made.lose_answers = True
+    made.lose_asks = True
     counts(made, execution, 184)
-    made.lose_answers = False
     made.feed(events.ClientSlow(execution, True))
-    assert made.gate.snapshot(made.now_s)["pools"]["p"]["tokens"] == 4_100
+    made.feed(events.LedgerAnswered([Answer("grow", execution, "granted", 264)]))
+    assert made.gate.snapshot(made.now_s)["pools"]["p"]["tokens"] == 300
+    made.lose_asks = False
     made.advance(0.6)
-    assert made.gate.snapshot(made.now_s)["pools"]["p"]["tokens"] == 4_100
+    assert made.gate.snapshot(made.now_s)["pools"]["p"]["tokens"] == made.held() == 4_100
     made.complete(execution)
     assert made.held() == 0
 
@@ -319,11 +320,11 @@ def test_K08_a_guess_of_ours_makes_no_small_tenants_request_impossible() -> None
     assert made.refusal().reason == "request_exceeds_capacity", "its prompt alone fills the limit"
 
 
-@pytest.mark.parametrize("certain", [1_000, 4_000])
-def test_A8_what_the_client_makes_certain_is_reserved_from_the_start(certain: int) -> None:
+@pytest.mark.parametrize(("certain", "reserved"), [(1_000, 1_000), (4_000, 4_000), (2**31 - 1, 4_000)])
+def test_A8_what_the_client_makes_certain_is_reserved_from_the_start(certain: int, reserved: int) -> None:
     made = bench()
     made.arrive(4_100, 4_000, output_tokens_min=certain)
-    assert made.held() == 100 + certain
+    assert made.held() == 100 + reserved
 
 
 def test_A8_observing_refuses_no_growth() -> None:

@@ -152,6 +152,18 @@ def test_A8_with_room_it_grows_and_its_story_tells_both_reservations() -> None:
     run("uvloop", steps())
 
 
+def test_A8_small_steps_are_asked_for_when_they_are_due_and_not_at_the_next_report() -> None:
+    async def steps() -> None:
+        engine = fake_engine(natural_tokens=200)
+        pool = {"estimate": {"output_tokens_cold": 40}, "growth": {"step_tokens": 16, "ahead_tokens": 8}}
+        async with scene(engine, pool=pool, classes=PATIENT) as s:
+            await s.ask(chat("Idempotency-Key: k1", stream=True, tokens=1_500))
+            await s.settled()
+            assert s.outcome("k1")["growths"] >= 8, "eleven, if every token is seen in a read of its own; three by reports alone"
+
+    run("uvloop", steps())
+
+
 def test_A8_refused_growth_is_counted_and_told() -> None:
     async def steps() -> None:
         async with full_pool() as (s, _, _):
