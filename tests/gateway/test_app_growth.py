@@ -159,7 +159,9 @@ def test_A8_small_steps_are_asked_for_when_they_are_due_and_not_at_the_next_repo
         async with scene(engine, pool=pool, classes=PATIENT) as s:
             await s.ask(chat("Idempotency-Key: k1", stream=True, tokens=1_500))
             await s.settled()
-            assert s.outcome("k1")["growths"] >= 8, "eleven, if every token is seen in a read of its own; three by reports alone"
+            assert s.outcome("k1")["growths"] >= 8, (
+                "eleven, if every token is seen in a read of its own; three by reports alone"
+            )
 
     run("uvloop", steps())
 
