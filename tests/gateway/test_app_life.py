@@ -163,9 +163,9 @@ def test_A2_a_reload_judges_again_what_waits() -> None:
         tenants = {"acme": {"keys": ["env:ACME_KEY"], "active_tokens_max": 500}}
         async with scene(tenants=tenants, classes=PATIENT) as s:
             client = await s.connect()
-            client.send(chat(key="ACME_KEY", stream=True, tokens=300))
+            client.send(chat(key="ACME_KEY", stream=True, tokens=300, ignore_eos=True))
             await first_event(client)
-            asking = asyncio.ensure_future(s.ask(chat(key="ACME_KEY", tokens=300)))
+            asking = asyncio.ensure_future(s.ask(chat(key="ACME_KEY", tokens=300, ignore_eos=True)))
             await s.until(lambda: s.app.snapshot()["pools"]["llama"]["queued_requests"] == 1)
             s.reload(s.text(tenants={"acme": {"active_tokens_max": 100}}))
             answer = await asking

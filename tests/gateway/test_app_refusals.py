@@ -141,7 +141,7 @@ def test_B2_who_would_start_too_late_is_refused_with_the_forecast() -> None:
         (chat("Headworks-Deadline: 0", key="ACME_KEY"), 400, "invalid_request"),
         (chat("x-stainless-read-timeout: x", key="ACME_KEY"), 400, "invalid_request"),
         (call("/v1/chat/completions", key="ACME_KEY", body=b"x" * 5000), 413, "body_too_large"),
-        (chat(key="ACME_KEY", tokens=2000), 400, "request_exceeds_capacity"),
+        (chat(key="ACME_KEY", tokens=2000, ignore_eos=True), 400, "request_exceeds_capacity"),
         (chat(key="ACME_KEY", priority=1), 400, "field_not_allowed"),
     ],
 )

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from sim_values import decision
 
 from headworks.core.commands import Heartbeat
-from headworks.core.effects import Abort, Alarm, Ask, Attach, Effect, Observe, Outcome, Run, WakeAt
-from headworks.core.events import Arrived, Drain, Event, FirstByte, LedgerAnswered, ReplicaSampled, Tick
+from headworks.core.effects import Abort, Alarm, Ask, Attach, Effect, Observe, Outcome, Run, WakeAt, Watch
+from headworks.core.events import Arrived, Drain, Event, FirstByte, LedgerAnswered, Progressed, ReplicaSampled, Tick
 from headworks.core.types import Decision, Execution, Owner
 from headworks.sim.batching import ContinuousBatching
 from headworks.sim.campaign import small_world
@@ -59,6 +59,9 @@ class Clients:
 
     def on_broken(self, id: str, reason: str) -> None:
         self.saw.append(("broken", id, reason))
+
+    def on_cut_short(self, id: str) -> None:
+        self.saw.append(("cut_short", id))
 
     def on_attached(self, id: str, execution: str) -> None:
         self.saw.append(("attached", id))
@@ -153,6 +156,25 @@ def test_I34_an_abort_with_a_reason_is_told_to_the_client_as_a_broken_stream() -
         world.at(at_s, lambda: runner.tell(Drain(0.0)))
     world.run(2.0)
     assert clients.saw == [("first_byte", "r1"), ("broken", "r1", "deadline_exceeded")]
+
+
+def test_A8_an_abort_as_length_is_told_to_the_client_as_an_end() -> None:
+    world, script, clients, runner, _ = bench()
+    steps = iter([[run_of("r1")], [Abort("x", "kv_saturation", as_length=True)]])
+    script.on = lambda event: list(next(steps)) if isinstance(event, Drain) else []
+    for at_s in (0.0, 0.1):
+        world.at(at_s, lambda: runner.tell(Drain(0.0)))
+    world.run(2.0)
+    assert clients.saw == [("first_byte", "r1"), ("cut_short", "r1")]
+
+
+def test_A8_progress_is_told_when_it_is_watched_for() -> None:
+    world, script, _, runner, _ = bench()
+    script.on = lambda event: [run_of("r1"), Watch("x", 7)] if isinstance(event, Drain) else []
+    runner.tell(Drain(0.0))
+    world.run(2.0)
+    told = [event.output_tokens for _, event in script.told if isinstance(event, Progressed)]
+    assert told == [7], "a token every 10 ms; the next quarter of a second ends after its last"
 
 
 def test_E3_a_silent_stream_is_reported_after_the_idle_limit() -> None:

@@ -190,6 +190,7 @@ def test_G1_json_has_the_keys_others_read(tmp_path: Path) -> None:
         ("expect: {a.b: {}}", "say one of"),
         ("baseline: lifo", "baseline: no discipline 'lifo'"),
         ("engines: {kind: continuous_batching, preset: gpu}", "no such preset"),
+        ("traffic: [{rate_per_s: 2, by_client: true}]", "by_client needs a trace"),
     ],
 )
 def test_G1_a_scenario_that_cannot_be_run_says_which_key_and_why(tmp_path: Path, change: str, said: str) -> None:
@@ -228,10 +229,12 @@ def test_G1_a_case_changes_only_what_it_names() -> None:
         ({"between": (1, 2)}, 0.9, False),
         ({"about": (10, 0.1)}, 11, True),
         ({"about": (10, 0.1)}, 11.1, False),
+        ({"times": (1.5, "a.other")}, 3, True),
+        ({"times": (1.5, "a.other")}, 2.9, False),
     ],
 )
 def test_G1_conditions(condition: dict[str, Any], value: float, holds: bool) -> None:
-    assert (failures({"a.b": Condition(**condition)}, {"a": {"b": value}}) == []) is holds
+    assert (failures({"a.b": Condition(**condition)}, {"a": {"b": value, "other": 2}}) == []) is holds
 
 
 def test_G1_an_expectation_about_nothing_does_not_hold() -> None:

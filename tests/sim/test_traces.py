@@ -19,6 +19,15 @@ def test_G2_packaged_trace_has_its_published_figures() -> None:
     assert (outputs[len(outputs) // 2], outputs[-1]) == (129, 1_000)
 
 
+def test_G2_a_trace_that_says_who_asked_keeps_it() -> None:
+    trace = traces.read("servegen_mlarge_1h")
+    assert len(trace.rows) == 29_019
+    assert trace.rate_per_s == pytest.approx(8.06, abs=0.01)
+    assert len({row.client for row in trace.rows}) == 54
+    offered = traces.replayed(traces.scaled(trace, 8_192), rate_per_s=8.0, seconds=10.0, seed=1)
+    assert {row.client for row in offered} <= {row.client for row in trace.rows} and offered[0].client
+
+
 def test_G2_scaling_makes_the_longest_request_fit_and_keeps_proportions() -> None:
     trace = traces.Trace("t", [traces.Row(0.0, 8_000, 2_000), traces.Row(1.0, 800, 200), traces.Row(2.0, 1, 1)])
     scaled = traces.scaled(trace, 4_000)

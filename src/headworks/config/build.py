@@ -97,6 +97,7 @@ def _pool(name: str, section: Pool) -> PoolPolicy:
         discipline=_discipline(section.discipline),
         output_tokens_cold=section.estimate.output_tokens_cold,
         quantile=section.estimate.quantile,
+        growth=True,
         growth_step_tokens=section.growth.step_tokens,
         growth_ahead_tokens=section.growth.ahead_tokens,
         buffer_ratio=section.predict.buffer_ratio,

@@ -135,6 +135,7 @@ ORDERED = (
     ("observe", "stale_s", "forget_s"),
     ("breaker", "open_s", "open_s_max"),
     ("pressure", "release_ratio", "engage_ratio"),
+    ("growth", "ahead_tokens", "step_tokens"),
 )
 
 

@@ -27,6 +27,7 @@ from headworks.core.events import (
     Stopped,
 )
 from headworks.core.evidence import ClockProof
+from headworks.core.growth import Growth
 from headworks.core.life import LEAVING, RUNNING, SENT, SETTLING, UNASKED, Life
 from headworks.core.policy import INFINITE_S
 from headworks.core.pool import Replica
@@ -41,6 +42,7 @@ class Course:
 
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
+        self._growth = Growth(desk, self._may_not_grow)
 
     def granted(self, life: Life, decision: Decision, send_before_s: float, now_s: float) -> None:
         """The ledger has charged it: send it."""
@@ -48,20 +50,23 @@ class Course:
         life.admitted_s = life.sent_s = now_s
         life.decision = decision
         replica = life.replica
+        work, finish_by_s = life.work, life.request.finish_by_s
+        watch_tokens = self._growth.watch_tokens(work, life.lane.pool.policy.growth_ahead_tokens)
+        if watch_tokens and not life.request.stream:
+            life.assembled = True
         if replica is not None:
             replica.opening += 1
-            replica.sent_tokens += life.work.prefill_tokens
-            if life.request.stream:
-                life.opening_tokens = replica.opening_tokens = replica.opening_tokens + life.work.prefill_tokens
-        finish_by_s = life.request.finish_by_s
-        if life.request.stream:  # an answer in one piece shows its first byte at its end
+            replica.sent_tokens += work.prefill_tokens
+            if life.streamed:
+                life.opening_tokens = replica.opening_tokens = replica.opening_tokens + work.prefill_tokens
+        if life.streamed:  # an answer in one piece shows its first byte at its end
             finish_by_s = min(finish_by_s, now_s + life.lane.service_class.first_byte_s)
         desk.set_timer(life, finish_by_s)
         name, others = life.request.id, None
         if life.claim:  # whoever asked first may have left, and others may have come
             name, *rest = life.subscribers or [name]
             others = tuple(rest)
-        desk.effect(Run(name, life.execution, life.work.output_tokens, send_before_s, decision, others))
+        desk.effect(Run(name, life.execution, work.output_tokens_max, send_before_s, decision, others, watch_tokens))
 
     def first_byte(self, event: FirstByte, now_s: float) -> None:
         life = self._desk.runs.get(event.execution)
@@ -79,7 +84,7 @@ class Course:
     def _learn_first_byte(self, life: Life, replica: Replica, now_s: float) -> None:
         ahead_tokens = life.opening_tokens - life.work.prefill_tokens
         self._no_longer_opening(life)
-        if not life.request.stream:
+        if not life.streamed:
             return  # it came with the whole answer, so it says nothing about the first token
         took_s = now_s - (life.sent_s or now_s)
         alone = replica.requests <= life.work.sequences
@@ -91,12 +96,24 @@ class Course:
         life = self._desk.runs.get(event.execution)
         if life is not None and life.state in (RUNNING, LEAVING):
             life.output_tokens = event.output_tokens
+            if life.state == RUNNING:
+                self._growth.progressed(life, now_s)
+
+    def _may_not_grow(self, life: Life, reason: str, now_s: float) -> None:
+        """It has reached what is reserved and gets no more: ended by its class's choice, and charged until it has stopped."""
+        life.cut = life.wanted and life.lane.service_class.on_growth_refused != "stop"
+        self._desk.decider.estimator.observe_cut(life.request, life.output_tokens, life.lane.pool.policy.quantile)
+        told = reason if life.wanted else ""
+        self._desk.effect(Abort(life.execution.id, told, life.shortfall, life.cut))
+        self._leave(life, "growth_refused", reason, now_s, abort=False)
 
     def client_slow(self, event: ClientSlow, now_s: float) -> None:
         """While its answer is not read, nobody here can vouch that it still runs."""
         life = self._desk.runs.get(event.execution)
         if life is not None:
             life.unread_until_s = INFINITE_S if event.paused else now_s
+            if event.paused and life.state == RUNNING:
+                self._growth.unread(life, now_s)
 
     def stopped(self, event: Stopped, now_s: float) -> None:
         """In-band end, E1: the strongest word there is, welcome in every state it can reach."""
@@ -106,8 +123,8 @@ class Course:
         life.usage = event.usage
         life.failed = event.failed
         if not event.failed:
-            self._desk.decider.estimator.observe(life.request, event.usage)
-            if not life.request.stream and life.replica is not None:
+            self._desk.decider.estimator.observe(life.request, event.usage, life.lane.pool.policy.quantile)
+            if not life.streamed and life.replica is not None:
                 life.replica.limit.ended(life.replica.requests)
         self._settle(life, "ended", "E1", now_s)
 
@@ -252,7 +269,8 @@ class Course:
         """What it used as far as is known: the engine's word, or what was counted on the way, marked as not exact."""
         if life.usage is None and life.first_byte_s is not None:
             prompt_tokens = life.work.prefill_tokens
-            life.usage = Usage(prompt_tokens, 0, life.output_tokens, 0.0, self._end(life), False)
+            end = "length" if life.cut else self._end(life)
+            life.usage = Usage(prompt_tokens, 0, life.output_tokens, 0.0, end, False)
         return life.usage
 
     def answered(self, life: Life, answer: Answer, now_s: float) -> bool:
@@ -262,6 +280,8 @@ class Course:
         if answer.verb == "cancel" and answer.state in TERMINAL and life.state == LEAVING:
             self._close_by_ledger(life, answer.evidence, now_s)
             return True
+        if answer.verb == "grow":
+            self._growth.answered(life, answer, now_s)
         if answer.verb != "stop":
             return False
         if answer.outcome == "refused" and life.state == SETTLING:
@@ -270,7 +290,10 @@ class Course:
             self._desk.alarm("stop_refused", life.execution.id, f"{life.evidence} was refused: {answer.state}")
             self._mark_unproved(life, now_s)
             return False
-        return life.state in (SETTLING, UNASKED) and self._desk.move(life, "stop_answered")
+        if life.state not in (SETTLING, UNASKED):
+            return False
+        self._growth.freed(life.lane.pool.name, now_s)
+        return self._desk.move(life, "stop_answered")
 
     def _mark_unproved(self, life: Life, now_s: float) -> None:
         life.leaving_s = life.leaving_s or now_s
@@ -298,6 +321,7 @@ class Course:
             self._forget_proofs(life)
             self.report(life, now_s)
         self._desk.move(life, "stop_answered")
+        self._growth.freed(life.lane.pool.name, now_s)
         life.ask = None
 
     def report(self, life: Life, now_s: float, outcome: str = "") -> None:
@@ -332,6 +356,9 @@ class Course:
                 now_s - life.leaving_s if life.leaving_s is not None else None,
                 outcome == "completed" and self._in_slo(life, now_s),
                 life.forecast.ttft_s,
+                life.work.tokens - life.decision.work.tokens if life.growths and life.decision is not None else 0,
+                life.growths,
+                life.growths_refused,
             )
         )
         if life.sharers:
@@ -341,6 +368,8 @@ class Course:
                 self.report(sharer, now_s, "replayed" if outcome == "completed" else outcome)
 
     def _outcome(self, life: Life) -> str:
+        if life.cut:
+            return "completed"
         if not life.wanted:
             return "cancelled"
         if life.evidence == "E1" and not life.failed and not life.end_reason:
@@ -349,10 +378,12 @@ class Course:
 
     def _in_slo(self, life: Life, now_s: float) -> bool:
         """Goodput: complete, still wanted, and inside every limit its class states."""
+        if life.cut:
+            return False  # it ends well, but where we ended it
         promise = life.lane.service_class
         first_s = life.first_byte_s if life.first_byte_s is not None else now_s
         arrived_s = life.request.arrived_s
-        if promise.ttft_slo_s is not None and life.request.stream and first_s - arrived_s > promise.ttft_slo_s:
+        if promise.ttft_slo_s is not None and life.streamed and first_s - arrived_s > promise.ttft_slo_s:
             return False
         if promise.e2e_slo_s is not None and now_s - arrived_s > promise.e2e_slo_s:
             return False

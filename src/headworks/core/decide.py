@@ -40,7 +40,7 @@ class Decider:
     def look(self, request: Request, number: int, lane: Lane, discipline: Discipline, now_s: float) -> tuple[Life, bool]:
         """A new life with its work, forecast and verdicts; and whether nothing at all stands in its way."""
         pool = lane.pool
-        work = self.estimator.work(request, pool.context_tokens, pool.block_tokens, pool.policy.output_tokens_cold)
+        work = self.estimator.work(request, pool, lane.tenant_policy)
         replica, _ = pool.place(work, now_s)
         forecast = forecast_of(work, lane, replica, discipline, now_s)
         life = Life(request, number, lane, work, forecast)

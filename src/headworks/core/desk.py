@@ -12,12 +12,12 @@ from collections import deque
 from hashlib import shake_256
 from heapq import heappop, heappush
 
-from headworks.core.commands import Command, Start
+from headworks.core.commands import Command, Grow, Start
 from headworks.core.decide import Decider
 from headworks.core.disciplines import Discipline
 from headworks.core.effects import Alarm, Ask, Effect, Observe, Outcome, Record, WakeAt
 from headworks.core.lane import Lane, TenantUse
-from headworks.core.life import ASKED, ENDED, MOVES, Life
+from headworks.core.life import ASKED, ENDED, MOVES, RUNNING, Life
 from headworks.core.policy import INFINITE_S, ClassPolicy, Policy, TenantPolicy
 from headworks.core.pool import Pool
 from headworks.core.types import Decision, Owner
@@ -106,6 +106,14 @@ class Desk:
         self._asks.append((late_s, life, command))
         if late_s < self._wake_s:
             self._wake_s = late_s
+
+    def ask_growth(self, life: Life, command: Grow, now_s: float) -> None:
+        """The same beside whatever else is asked about it: a start that rides along must not be forgotten for this."""
+        life.growing = command
+        self._commands.append(command)
+        late_s = now_s + self.policy.ask_late_s
+        self._asks.append((late_s, life, command))
+        self.wake(late_s)
 
     def ask_with_next(self, life: Life, command: Start, now_s: float) -> None:
         """Ask together with whatever is asked next: nobody waits for this answer. By itself it goes when it is late."""
@@ -235,6 +243,8 @@ class Desk:
         expired = []
         while self._asks and self._asks[0][0] <= now_s:
             _, life, command = self._asks.popleft()
+            if life.growing is command and isinstance(command, Grow) and life.state == RUNNING:
+                self.ask_growth(life, command, now_s)
             if life.ask is not command:
                 continue
             if life.state == ASKED and now_s > life.start_by_s:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from headworks.core.commands import Command
+from headworks.core.commands import Command, Shortfall
 from headworks.core.types import Decision, Execution, RequestKey, Usage, Work
 
 
@@ -30,6 +30,16 @@ class Run:
     decision: Decision
     others: tuple[str, ...] | None = None
     """Arrivals that share its answer already. None: nobody ever will, since its client gave no key."""
+    watch_tokens: int = 0
+    """As `Watch`, from the start. 0: all that it may write is reserved, so nobody need watch how far it is."""
+
+
+@dataclass(slots=True)
+class Watch:
+    """Say `Progressed` as soon as so many output tokens of the execution have been counted, all samples together."""
+
+    execution: str
+    output_tokens: int
 
 
 @dataclass(slots=True)
@@ -38,6 +48,10 @@ class Abort:
 
     execution: str
     reason: str
+    shortfall: Shortfall | None = None
+    """The limit that decided, where one did."""
+    as_length: bool = False
+    """Its client is told nothing but `finish_reason: length`, in an answer that ends as any other (A8)."""
 
 
 @dataclass(slots=True)
@@ -90,6 +104,11 @@ class Outcome:
     in_slo: bool
     """It met every limit of its class and was still wanted: goodput."""
     predicted_ttft_s: float | None
+    grown_tokens: int = 0
+    """Of `work.tokens`, what was asked for while it ran; the rest was reserved before."""
+    growths: int = 0
+    growths_refused: int = 0
+    """Asks for more that were granted, and that were not."""
 
 
 @dataclass(slots=True)
@@ -123,4 +142,4 @@ class WakeAt:
     at_s: float
 
 
-Effect = Ask | Run | Abort | Reply | Attach | Record | Observe | Alarm | WakeAt
+Effect = Ask | Run | Watch | Abort | Reply | Attach | Record | Observe | Alarm | WakeAt

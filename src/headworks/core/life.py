@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headworks.core.commands import Command
+from headworks.core.commands import Command, Grow, Shortfall
 from headworks.core.policy import INFINITE_S
 from headworks.core.types import Decision, Execution, Forecast, Request, Row, Usage, Work
 
@@ -61,6 +61,7 @@ MOVES: dict[tuple[str, str], str] = {
     (RUNNING, "silent"): LEAVING,
     (RUNNING, "time_over"): LEAVING,
     (RUNNING, "away"): LEAVING,
+    (RUNNING, "growth_refused"): LEAVING,
     (RUNNING, "proved"): SETTLING,
     (LEAVING, "not_sent"): SETTLING,
     (LEAVING, "ended"): SETTLING,
@@ -107,6 +108,17 @@ class Life:
     """Why it ended other than well: a code of `core/reasons.py`, or empty."""
     failed = False
     reported = False
+    assembled = False
+    """Its client wants one piece, and the engine streams it, so that it can grow."""
+    growing: Grow | None = None
+    """More is asked for, and not answered yet."""
+    growth_refused = False
+    """The last ask for more was refused; it goes on to its bound, and asks again when something is freed."""
+    shortfall: Shortfall | None = None
+    """What that lacked, if the ledger said so."""
+    growths = growths_refused = 0
+    cut = False
+    """Ended at what was reserved, with `finish_reason: length`."""
 
     def __init__(self, request: Request, number: int, lane: Lane, work: Work, forecast: Forecast) -> None:
         self.request = request
@@ -121,6 +133,11 @@ class Life:
         """Arrivals that wait for this answer. Only the last to leave is a client gone."""
         self.state = QUEUED
         self.start_by_s = request.start_by_s
+
+    @property
+    def streamed(self) -> bool:
+        """Its first token and its progress can be seen."""
+        return self.request.stream or self.assembled
 
     @property
     def wanted(self) -> bool:

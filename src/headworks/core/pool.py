@@ -189,6 +189,7 @@ class Pool:
         "block_tokens",
         "context_tokens",
         "drain",
+        "grows",
         "name",
         "policy",
         "proof_s",
@@ -198,6 +199,7 @@ class Pool:
         "single",
         "slots",
         "tokens",
+        "tokens_largest",
         "tokens_max",
     )
 
@@ -220,6 +222,10 @@ class Pool:
         self.context_tokens = 0
         """What one sequence can hold, 0 while unknown; with `block_tokens` of the first replica that described itself."""
         self.block_tokens = 1
+        self.tokens_largest = policy.active_tokens_max
+        """What no single request can pass, as `largest_tokens` said when the capacity was learnt."""
+        self.grows = False
+        """Answers may grow here: each engine can be stopped where growth is refused, not only be read to its end."""
 
     def _note_single(self) -> None:
         self.single = next(iter(self.replicas.values())) if len(self.replicas) == 1 else None
@@ -237,6 +243,9 @@ class Pool:
             limits = [replica.tokens_max for replica in described]
             known = [limit for limit in limits if limit is not None]
             self.tokens_max = sum(known) if known else None
+        self.tokens_largest = self.largest_tokens()
+        stoppable = [any(level != "E1" for level in one.capacity.evidence) for one in described if one.capacity is not None]
+        self.grows = self.policy.growth and bool(stoppable) and all(stoppable)
 
     def change_policy(self, policy: PoolPolicy) -> None:
         """Another policy for the same engines: replicas that stay keep what is known and taken."""

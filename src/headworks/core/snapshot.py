@@ -87,7 +87,7 @@ def audit(desk: Desk) -> list[str]:
             _same(found, f"replica {replica.name} tokens", replica.tokens, sum(life.work.kv_tokens for life in there))
             opening = sum(life.state == "sent" for life in there)
             _same(found, f"replica {replica.name} opening", replica.opening, opening)
-            opening_tokens = sum(life.work.prefill_tokens for life in there if life.state == "sent" and life.request.stream)
+            opening_tokens = sum(life.work.prefill_tokens for life in there if life.state == "sent" and life.streamed)
             _same(found, f"replica {replica.name} opening tokens", replica.opening_tokens, opening_tokens)
     for tenant, use in desk.tenants.items():
         mine = [life for life in desk.runs.values() if life.request.key.tenant == tenant]

@@ -66,6 +66,10 @@ class Request:
     start_by_s: float
     """The client's own limit on the first token (deadline header, read time-out), or infinity."""
     finish_by_s: float
+    output_tokens_min: int = 0
+    """What a sample certainly writes, as far as its client decides that (`min_tokens`, `ignore_eos`)."""
+    assembles: bool = False
+    """It wants its answer in one piece, and what is put together from a stream is exactly that answer."""
 
 
 @dataclass(slots=True)
@@ -83,6 +87,8 @@ class Work:
     basis: str = "exact"
     """How the prompt was sized: `exact`, `learnt` from this tenant's answers, or its `bytes` as the upper bound. `shared`:
     nothing is reserved, as its key has an execution already."""
+    output_tokens_max: int = 0
+    """What a sample may write at most, which the engine is told. More than `output_tokens`: it grows (A8)."""
 
 
 class Verdict(NamedTuple):

@@ -114,6 +114,12 @@ class Accounts:
                 histogram("unconfirmed_seconds", one.pool, one.evidence).observe_all(unconfirmed_s)
         if any(end.usage is not None for end in outcomes):
             self._count_tokens(outcomes)
+            for what, growths in (
+                ("granted", sum(end.growths for end in outcomes)),
+                ("refused", sum(end.growths_refused for end in outcomes)),
+            ):
+                if growths:
+                    counter("growth_total", service_class, what).add(growths)
         if one.outcome == "completed":
             self._count_times(outcomes)
 

@@ -82,6 +82,9 @@ class OutcomeRecord(msgspec.Struct, gc=False):
     unconfirmed_s: float | None
     in_slo: bool
     predicted_ttft_s: float | None
+    grown_tokens: int
+    growths: int
+    growths_refused: int
 
 
 class NameRecord(msgspec.Struct, gc=False):
@@ -315,6 +318,9 @@ def _logged_outcome(outcome: Outcome) -> OutcomeRecord:
         outcome.unconfirmed_s,
         outcome.in_slo,
         outcome.predicted_ttft_s,
+        outcome.grown_tokens,
+        outcome.growths,
+        outcome.growths_refused,
     )
 
 

@@ -146,6 +146,11 @@ class EventStream:
             return False
         return ABORTED not in self.finished.values()
 
+    @property
+    def first_reason(self) -> str:
+        """How the first of the choices that have ended did."""
+        return self.finished[min(self.finished)]
+
     def _take_apart(self, payload: bytes) -> bytes:
         if self.error is not None:
             return b""
@@ -181,7 +186,7 @@ class EventStream:
 
     def _look(self, event: bytes) -> bool:
         """Learn from one event. False: not for the client."""
-        content = _content(event)
+        content = content_of(event)
         if content is None:
             return True
         if content == b"[DONE]":
@@ -205,7 +210,17 @@ class EventStream:
         return True
 
 
-def _content(event: bytes) -> bytes | None:
+def error_status(content: bytes) -> int:
+    """The status an error event stands for, if it says one."""
+    try:
+        error: Any = msgspec.json.decode(content)["error"]
+        status = error.get("code")
+    except (msgspec.DecodeError, RecursionError, KeyError, TypeError, AttributeError):
+        return 500
+    return status if type(status) is int and 400 <= status < 600 else 500
+
+
+def content_of(event: bytes) -> bytes | None:
     """What an event carries; None for a comment, such as a keep-alive."""
     if event.startswith(b"data:") and b"\n" not in event:
         return event[5:].strip()

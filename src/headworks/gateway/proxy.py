@@ -13,21 +13,25 @@ import re
 from collections.abc import Callable, Mapping
 
 from headworks.core import effects, events
+from headworks.core.commands import Shortfall
 from headworks.core.policy import INFINITE_S, ClassPolicy, Policy
 from headworks.core.types import Decision, Execution, Request, RequestKey, Usage
 from headworks.engines.base import Engine
 from headworks.gateway import reply
 from headworks.gateway.answers import Answers
+from headworks.gateway.assembly import Assembled
 from headworks.gateway.audience import Audience
 from headworks.gateway.deadlines import DEADLINE, READ_TIMEOUT, stamp
 from headworks.gateway.dialects import chat, completions
 from headworks.gateway.dialects.base import Fault, Limits, Parsed
+from headworks.gateway.event_rate import EventRate
 from headworks.gateway.http.exchange import Exchange
 from headworks.gateway.keys import Denied, Identity, Keys
 from headworks.gateway.models import Models
+from headworks.gateway.outlet import Outlet
 from headworks.gateway.own import METHODS as OWN_METHODS
 from headworks.gateway.own import Own, is_own
-from headworks.gateway.relay import EventRate, Relay
+from headworks.gateway.relay import Relay
 from headworks.gateway.runner import Runner
 
 DIALECTS: dict[str, Callable[[bytes, Limits], Parsed | Fault]] = {
@@ -181,6 +185,8 @@ class Proxy:
             received_s,
             start_by_s,
             finish_by_s,
+            parsed.output_tokens_min,
+            parsed.assembles,
         )
         if REQUEST_ID in headers and ids.request_id is headers[REQUEST_ID]:
             self._own.note(request.id, request.key, ids.request_id.decode("latin-1"))
@@ -242,17 +248,23 @@ class Proxy:
         else:
             follow = Follow(self._runner, execution, call.idle_s)
         parsed = call.parsed
+        outlet: Outlet = audience
+        assembled = run.watch_tokens > 0 and not parsed.stream
+        if assembled:  # only of a stream can be seen how far it is
+            outlet = Assembled(audience)
         relay = follow.relay = Relay(
-            audience,
+            outlet,
             follow,
-            parsed.stream,
+            parsed.stream or assembled,
             parsed.samples,
-            parsed.include_usage_asked,
+            parsed.include_usage_asked or assembled,
             rate,
             engine.is_busy,
             self._clock_s,
+            watch_tokens=run.watch_tokens,
+            prompt_tokens=run.decision.work.prefill_tokens // (parsed.asked.n or 1),
         )
-        body = parsed.build(run.output_tokens_max, None)
+        body = parsed.build(run.output_tokens_max, None, assembled)
         relay.attach(engine.run(execution.id, call.exchange.path, body, run.send_before_s, relay))
         return follow
 
@@ -335,9 +347,24 @@ class Follow:
         """For the metric of attempts: what it is unless something else is heard of it."""
         self.relay: Relay | None = None
 
-    def abort(self, reason: str) -> None:
+    def abort(self, reason: str, shortfall: Shortfall | None = None) -> None:
+        relay = self.relay
+        if relay is None:
+            return
+        if shortfall is None:
+            relay.abort(reason)
+        elif reason == "kv_saturation":
+            relay.abort(reason, value=shortfall.value / shortfall.limit, limit=1.0, unit="")
+        else:
+            relay.abort(reason, value=shortfall.value, limit=shortfall.limit, unit=shortfall.unit)
+
+    def cut_short(self) -> None:
         if self.relay is not None:
-            self.relay.abort(reason)
+            self.relay.cut_short()
+
+    def watch(self, output_tokens: int) -> None:
+        if self.relay is not None:
+            self.relay.watch(output_tokens)
 
     def check_silence(self, now_s: float) -> None:
         """Tell when the engine has said nothing for longer than the class allows, while we were reading."""

@@ -1,6 +1,6 @@
 """Between one engine connection and the clients of one request: bytes pass on, and what they say about the end is told.
 
-The relay listens to one execution (`engines/base.py`) and writes to an `Audience`. It parses only what decides
+The relay listens to one execution (`engines/base.py`) and writes to an `Outlet`. It parses only what decides
 something: how many events, each choice's finish reason, the usage. It goes on reading when nobody listens any more,
 because only the end of the answer proves that it ended.
 
@@ -12,44 +12,20 @@ is an ordinary answer with its own status.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import msgspec
 
 from headworks.core.types import Usage
 from headworks.engines.base import Passage, Upstream
-from headworks.gateway.audience import Audience, EngineHeaders
-from headworks.gateway.event_stream import ABORTED, EventStream, Piece, WireUsage, decode_piece
+from headworks.gateway.audience import EngineHeaders
+from headworks.gateway.endings import length_ending
+from headworks.gateway.event_rate import EventRate
+from headworks.gateway.event_stream import ABORTED, EventStream, Piece, WireUsage, decode_piece, error_status
 from headworks.gateway.follower import Follower
+from headworks.gateway.outlet import ANSWER_BYTES_MAX, Outlet
 
-ANSWER_BYTES_MAX = 64 * 1024 * 1024
-"""An answer that is not streamed is held until it is whole. Beyond this it is given up."""
-RATE_EVENTS_MAX = 10_000
-"""How far back the tokens per event of a replica are remembered."""
 HIDDEN_STATUSES = frozenset({401, 403, 407})
 """The engine's opinion of our own credentials is nothing a client could act on."""
-
-
-class EventRate:
-    """Tokens per event of one replica, learnt from answers that said both. One object for all relays of the replica."""
-
-    __slots__ = ("_events", "_tokens")
-
-    def __init__(self) -> None:
-        self._events = 1.0
-        self._tokens = 1.0
-
-    def tokens(self, events: int) -> int:
-        """What so many events are worth."""
-        return round(events * self._tokens / self._events)
-
-    def learn(self, events: int, tokens: int) -> None:
-        """An answer of so many events had so many tokens. Old answers count half as much each time the memory is full."""
-        self._events += events
-        self._tokens += tokens
-        if self._events > RATE_EVENTS_MAX:
-            self._events /= 2
-            self._tokens /= 2
 
 
 class Relay:
@@ -67,7 +43,9 @@ class Relay:
         "_is_busy",
         "_last_s",
         "_more",
+        "_opening",
         "_over",
+        "_prompt_tokens",
         "_rate",
         "_report_at_events",
         "_report_every_events",
@@ -79,12 +57,13 @@ class Relay:
         "_stream",
         "_told",
         "_upstream",
+        "_watch_tokens",
         "paused",
     )
 
     def __init__(
         self,
-        audience: Audience,
+        audience: Outlet,
         follower: Follower,
         stream: bool,
         samples: int,
@@ -93,6 +72,8 @@ class Relay:
         is_busy: Callable[[int, bytes], bool],
         clock_s: Callable[[], float],
         report_every_events: int = 64,
+        watch_tokens: int = 0,
+        prompt_tokens: int = 0,
     ) -> None:
         self._audience = audience
         self._follower = follower
@@ -103,6 +84,10 @@ class Relay:
         self._is_busy = is_busy
         self._clock_s = clock_s
         self._report_every_events = self._report_at_events = report_every_events
+        self._watch_tokens = 0
+        self._prompt_tokens = prompt_tokens
+        self._opening = b""
+        """What came with the first token, and the prompt as estimated: an answer that is ended here is ended in such words."""
         self._upstream: Upstream | None = None
         self._status = 0
         self._headers: EngineHeaders = ()
@@ -117,6 +102,8 @@ class Relay:
         self._aborted = False
         self._started_s = self._last_s = clock_s()
         self.paused = False
+        if watch_tokens:
+            self.watch(watch_tokens)
         audience.fed_by(self)
 
     # what the runner does
@@ -129,15 +116,43 @@ class Relay:
         elif self.paused:
             upstream.pause_reading()
 
-    def abort(self, code: str, *, value: float | None = None, limit: float | None = None) -> None:
+    def abort(self, code: str, *, value: float | None = None, limit: float | None = None, unit: str = "s") -> None:
         """Stop it upstream and go on reading. `code` is what the clients are told; empty: there are none to tell."""
         self._aborted = True
         self._close_passage()
         if self._upstream is not None:
             self._upstream.abort()
         if code:
-            self._audience.fail(code, value=value, limit=limit, unit="s")
+            self._audience.fail(code, value=value, limit=limit, unit=unit)
         self.resume()
+
+    def cut_short(self) -> None:
+        """Stop it upstream and go on reading; for its clients it ends as any answer that has reached its limit."""
+        self._aborted = True
+        self._close_passage()
+        if self._upstream is not None:
+            self._upstream.abort()
+        ending = b""
+        if self._events is not None:
+            usage = (self._prompt_tokens, self.output_tokens) if self._include_usage_asked else None
+            ending = length_ending(self._opening, self._samples, self._events.finished, usage)
+        if ending:
+            self._audience.send(None, ending)
+            self._audience.finish()
+        else:
+            self._audience.fail("upstream_lost")  # it came in no form that we know how to end
+        self.resume()
+
+    def watch(self, output_tokens: int) -> None:
+        """Report as soon as so many tokens are counted, and then at the usual distances again."""
+        self._close_passage()
+        self._watch_tokens = output_tokens
+        self._plan_report(self._events.token_events if self._events is not None else 0)
+
+    def _plan_report(self, events: int) -> None:
+        self._report_at_events = events + self._report_every_events
+        if self._watch_tokens:
+            self._report_at_events = min(self._report_at_events, max(self._rate.events(self._watch_tokens), events + 1))
 
     @property
     def output_tokens(self) -> int:
@@ -178,14 +193,18 @@ class Relay:
         passed = events.take(payload)
         if not self._seen:
             if events.token_events and not self._told:
+                self._opening = passed
                 self._begin()
             elif events.error is None or self._told:
                 return None  # nothing of the answer yet: a comment that keeps the connection alive
         if passed and self._seen:
             self._audience.send(raw if passed is payload else None, passed)
         if events.token_events >= self._report_at_events:
-            self._report_at_events = events.token_events + self._report_every_events
-            self._follower.progressed(self._rate.tokens(events.token_events))
+            tokens = self._rate.tokens(events.token_events)
+            if tokens >= self._watch_tokens:
+                self._watch_tokens = 0
+            self._plan_report(events.token_events)
+            self._follower.progressed(tokens)
         if events.done or events.error:
             self._check_end(events)
         elif raw is not None and passed is payload:
@@ -248,7 +267,7 @@ class Relay:
         if rest and self._seen:
             self._audience.send(None, rest)
         if events.complete:
-            self._stopped(_first_reason(events.finished), events.usage, events)
+            self._stopped(events.first_reason, events.usage, events)
             self._audience.finish()
         else:
             self._lost("the stream ended before every choice had finished")
@@ -265,9 +284,9 @@ class Relay:
             return
         if events.error is None:
             if events.complete:
-                self._stopped(_first_reason(events.finished), events.usage, events)
+                self._stopped(events.first_reason, events.usage, events)
             return
-        if not self._seen and self._is_busy(_error_status(events.error), events.error):
+        if not self._seen and self._is_busy(error_status(events.error), events.error):
             self._told = True
             self._follower.busy()
             return
@@ -379,17 +398,3 @@ class Relay:
 
 def _is_event_stream(headers: list[tuple[bytes, bytes]]) -> bool:
     return any(name == b"content-type" and value.lstrip().startswith(b"text/event-stream") for name, value in headers)
-
-
-def _first_reason(finished: dict[int, str]) -> str:
-    return finished[min(finished)]
-
-
-def _error_status(content: bytes) -> int:
-    """The status an error event stands for, if it says one."""
-    try:
-        error: Any = msgspec.json.decode(content)["error"]
-        status = error.get("code")
-    except (msgspec.DecodeError, RecursionError, KeyError, TypeError, AttributeError):
-        return 500
-    return status if type(status) is int and 400 <= status < 600 else 500

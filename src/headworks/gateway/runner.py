@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 from headworks.core import effects, events
-from headworks.core.commands import Answer
+from headworks.core.commands import Answer, Shortfall
 from headworks.core.effects import Ask, Record
 from headworks.core.gate import Gate
 from headworks.core.seams import LedgerStore
@@ -56,8 +56,16 @@ class Call(Protocol):
 class Attempt(Protocol):
     """One execution on its way: `gateway/relay.py` has the real one."""
 
-    def abort(self, reason: str) -> None:
-        """Stop it upstream; what its client is told, if it is still there, is `reason`."""
+    def abort(self, reason: str, shortfall: Shortfall | None = None) -> None:
+        """Stop it upstream; what its client is told, if it is still there, is `reason`, with the limit that decided."""
+        ...
+
+    def cut_short(self) -> None:
+        """Stop it upstream; for its client it ends as any answer that has reached its limit."""
+        ...
+
+    def watch(self, output_tokens: int) -> None:
+        """Report as soon as so many tokens are counted."""
         ...
 
     def check_silence(self, now_s: float) -> None:
@@ -108,6 +116,7 @@ class Runner:
         self._perform: dict[type[Any], Callable[[Any], None]] = {  # beside those of every request, which `_do` knows
             effects.Run: self._run,
             effects.Abort: self._abort,
+            effects.Watch: self._watch,
             effects.Reply: self._reply,
             effects.Attach: self._attach,
             effects.Observe: self._observe,
@@ -227,8 +236,17 @@ class Runner:
 
     def _abort(self, effect: effects.Abort) -> None:
         attempt = self._attempts.get(effect.execution)
+        if attempt is None:
+            return
+        if effect.as_length:
+            attempt.cut_short()
+        else:
+            attempt.abort(effect.reason, effect.shortfall)
+
+    def _watch(self, effect: effects.Watch) -> None:
+        attempt = self._attempts.get(effect.execution)
         if attempt is not None:
-            attempt.abort(effect.reason)
+            attempt.watch(effect.output_tokens)
 
     def _reply(self, effect: effects.Reply) -> None:
         call = self._calls.get(effect.id)

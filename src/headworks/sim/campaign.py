@@ -114,7 +114,7 @@ def small_world(seed: int, make: MakeBook = make_book) -> Setup:
     """Everything about one world, drawn from its seed."""
     random = Random(f"campaign-{seed}")
     replicas = random.choice((1, 1, 2))
-    policy = _policy(random, replicas)
+    policy = _growing(_policy(random, replicas), Random(f"campaign-growth-{seed}"))
     sources = [_source(random, tenant) for tenant in policy.tenants]
     engine = _engine(random)
     return Setup(
@@ -196,6 +196,22 @@ def _policy(random: Random, replicas: int) -> Policy:
         lease_s=random.choice((1.6, 2.5)),
         ask_late_s=0.1,
     )
+
+
+def _growing(policy: Policy, random: Random) -> Policy:
+    """Half of the worlds reserve less than is allowed. Drawn apart, so that the other half is what it was before."""
+    if random.random() < 0.5:
+        return policy
+    pool = dataclasses.replace(
+        policy.pools[POOL],
+        growth=True,
+        growth_step_tokens=16,
+        growth_ahead_tokens=6,
+        output_tokens_cold=random.choice((8, 16)),
+    )
+    choice = random.choice(("length", "spare", "stop"))
+    classes = {name: dataclasses.replace(one, on_growth_refused=choice) for name, one in policy.classes.items()}
+    return dataclasses.replace(policy, pools={POOL: pool}, classes=classes)
 
 
 def _source(random: Random, tenant: str) -> Source:

@@ -56,7 +56,8 @@ class Attempt:
     ended_s: float | None = None
     left_s: float | None = None
     end: str = ""
-    """`completed`, `refused`, `broken`, `lost` (connection error before any byte), or empty while it runs."""
+    """`completed`, `cut` (whole, and ended by the gateway), `refused`, `broken`, `lost` (connection error before any byte),
+    or empty while it runs."""
     reason: str = ""
 
 
@@ -146,6 +147,11 @@ class Caller:
         self._end(attempt, "completed", "")
         if self._leave_moment == "at_end" and not self.hidden:
             self._door.leave(attempt)
+
+    def on_cut_short(self, attempt: Attempt) -> None:
+        """It ends with `finish_reason: length`, and not where it would have: nothing an SDK repeats."""
+        if not attempt.end:
+            self._end(attempt, "cut", "length")
 
     def on_refused(self, attempt: Attempt, decision: Decision) -> None:
         """An error status instead of an answer."""

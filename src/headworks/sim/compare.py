@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from random import Random
 from typing import Any
@@ -70,7 +70,7 @@ def setup(comparison: Comparison, discipline: str, planned: list[Planned], seed:
     return Setup(
         policy=policy,
         engines={replica.name: make_engine for replica in policy.pools[POOL].replicas},
-        sources=[_source(comparison, traffic) for traffic in comparison.traffic],
+        sources=[_source(comparison, comparison.traffic[number], client) for number, client in _senders(comparison)],
         planned=planned,
         duration_s=comparison.duration_s,
         seed=seed,
@@ -98,11 +98,16 @@ def policy_of(comparison: Comparison, discipline: str) -> Policy:
     pool = comparison.policy.pool_policy(
         name=POOL, models=(MODEL,), replicas=replicas, discipline=comparison.discipline(discipline)
     )
+    tenants = comparison.policy.tenant_policies()
+    for number, client in _senders(comparison):
+        traffic = comparison.traffic[number]
+        name = _tenant(traffic, client)
+        tenants.setdefault(name, dataclasses.replace(tenants[traffic.tenant], name=name))
     return Policy(
         version="scenario",
         number=1,
         classes=comparison.policy.class_policies(),
-        tenants=comparison.policy.tenant_policies(),
+        tenants=tenants,
         pools={POOL: pool},
         lease_s=comparison.policy.lease_s,
         ask_late_s=comparison.policy.ask_late_s,
@@ -120,38 +125,58 @@ def engine_of(engines: EngineScenario) -> EngineModel:
 
 def plan(comparison: Comparison, seed: int) -> list[Planned]:
     """All requests of a comparison in the order in which they come."""
-    planned = [one for number, traffic in enumerate(comparison.traffic) for one in _requests(comparison, traffic, number, seed)]
+    places = {sender: place for place, sender in enumerate(_senders(comparison))}
+    planned = [one for number in range(len(comparison.traffic)) for one in _requests(comparison, number, places, seed)]
     planned.sort(key=lambda one: (one.at_s, one.source))
     return planned
 
 
-def _requests(comparison: Comparison, traffic: TrafficScenario, number: int, seed: int) -> Iterator[Planned]:
+def _senders(comparison: Comparison) -> list[tuple[int, str]]:
+    """Where requests come from: each traffic by its number, or each client of its trace."""
+    found: list[tuple[int, str]] = []
+    for number, traffic in enumerate(comparison.traffic):
+        rows = traces.read(traffic.trace).rows if traffic.by_client else []
+        found += [(number, client) for client in sorted({row.client for row in rows} or {""})]
+    return found
+
+
+def _tenant(traffic: TrafficScenario, client: str) -> str:
+    return f"{traffic.tenant}-{client}" if client else traffic.tenant
+
+
+def _requests(comparison: Comparison, number: int, places: Mapping[tuple[int, str], int], seed: int) -> Iterator[Planned]:
+    traffic = comparison.traffic[number]
     random = Random(f"traffic-{number}-{seed}")
     prefixes = Prefixes(**traffic.prefixes) if traffic.prefixes else Prefixes(0, 0)
-    for at_s, prompt_tokens, output_tokens in _offered(comparison, traffic, random, seed):
-        yield Planned(at_s, number, prompt_tokens, output_tokens, prefixes.draw(random))
+    for at_s, prompt_tokens, output_tokens, client in _offered(comparison, traffic, random, seed):
+        place = places[number, client if traffic.by_client else ""]
+        yield Planned(at_s, place, prompt_tokens, output_tokens, prefixes.draw(random))
 
 
-def _offered(comparison: Comparison, traffic: TrafficScenario, random: Random, seed: int) -> Iterator[tuple[float, int, int]]:
+def _offered(
+    comparison: Comparison, traffic: TrafficScenario, random: Random, seed: int
+) -> Iterator[tuple[float, int, int, str]]:
+    """Time, prompt, output, client."""
     until_s = comparison.duration_s
     if traffic.trace:
         recorded = traces.scaled(traces.read(traffic.trace), comparison.context_tokens)
         rate_per_s = traffic.rate_per_s or recorded.rate_per_s
         offer: Callable[..., list[traces.Row]] = traces.replayed if traffic.arrivals == "trace" else traces.poisson
         for row in offer(recorded, rate_per_s=rate_per_s, seconds=until_s, seed=seed):
-            yield row.t_s, row.prompt_tokens, row.output_tokens
+            yield row.t_s, row.prompt_tokens, row.output_tokens, row.client
         return
     prompt, output = traffic.lengths()
     segments = traffic.segments()
     times_s = constant(segments, until_s) if traffic.arrivals == "constant" else poisson(segments, until_s, random)
     for at_s in times_s:
-        yield at_s, prompt.draw(random), output.draw(random)
+        yield at_s, prompt.draw(random), output.draw(random), ""
 
 
-def _source(comparison: Comparison, traffic: TrafficScenario) -> Source:
+def _source(comparison: Comparison, traffic: TrafficScenario, client: str) -> Source:
+    tenant = _tenant(traffic, client)
     return Source(
-        tenant=traffic.tenant,
-        client=traffic.client or traffic.tenant,
+        tenant=tenant,
+        client=traffic.client or tenant,
         service_class=traffic.service_class,
         model=MODEL,
         pool=POOL,

@@ -35,6 +35,8 @@ class Sending:
     samples: int
     prefix: tuple[int, ...]
     send_before_s: float
+    watch_tokens: int = 0
+    """Its progress is to be told as soon as so many output tokens are made; 0: now and then."""
 
 
 @dataclass(slots=True)
@@ -53,7 +55,7 @@ class Distance:
 class Connection:
     """One execution's way in. `listener` is None once the gateway's side is gone."""
 
-    __slots__ = ("begun_s", "closing", "listener", "output_tokens", "sending", "state", "told_s")
+    __slots__ = ("begun_s", "closing", "listener", "output_tokens", "sending", "state", "told_s", "watch_tokens")
 
     def __init__(self, sending: Sending, listener: Listener) -> None:
         self.sending = sending
@@ -64,3 +66,4 @@ class Connection:
         self.begun_s = 0.0
         self.told_s = -1.0
         self.output_tokens = 0
+        self.watch_tokens = sending.watch_tokens

@@ -12,7 +12,8 @@ from pydantic import BaseModel, ConfigDict, model_validator
 
 
 class Condition(BaseModel):
-    """One condition on one number. `about`: [value, ratio] allows that share on either side."""
+    """One condition on one number. `about`: [value, ratio] allows that share on either side. `times`: [factor, path] is at
+    least so many times what the results have at that other path."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -21,11 +22,12 @@ class Condition(BaseModel):
     at_most: float | None = None
     between: tuple[float, float] | None = None
     about: tuple[float, float] | None = None
+    times: tuple[float, str] | None = None
 
     @model_validator(mode="after")
     def _says_something(self) -> Condition:
         if not self.model_fields_set:
-            raise ValueError("say one of equals, at_least, at_most, between, about")
+            raise ValueError("say one of equals, at_least, at_most, between, about, times")
         return self
 
     def holds(self, value: float) -> bool:
@@ -53,6 +55,7 @@ def failures(expectations: dict[str, Condition], found: dict[str, Any]) -> list[
     for path, condition in expectations.items():
         try:
             value = _at(found, path)
+            condition = _compared(condition, found)
         except KeyError as missing:
             sentences.append(f"{path}: there is no {missing} in the results")
             continue
@@ -61,6 +64,14 @@ def failures(expectations: dict[str, Condition], found: dict[str, Any]) -> list[
         elif not condition.holds(value):
             sentences.append(f"{path}: is {value:g}; expected: {condition}")
     return sentences
+
+
+def _compared(condition: Condition, found: dict[str, Any]) -> Condition:
+    """With a number in the place of another path."""
+    if condition.times is None:
+        return condition
+    factor, path = condition.times
+    return Condition(at_least=factor * _at(found, path))
 
 
 def _at(found: dict[str, Any], path: str) -> Any:

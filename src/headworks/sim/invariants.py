@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from headworks.core.book_table import CHARGED, ORPHANED, TERMINAL
-from headworks.core.commands import Answer, Cancel, Command, Stop
+from headworks.core.commands import Answer, Cancel, Claim, Command, Grow, Stop
 from headworks.core.types import RequestKey, Reservation
 from headworks.sim.auditor import Auditor
 from headworks.sim.runner import SimRunner
@@ -31,7 +31,9 @@ class Watch:
     def __init__(self, simulation: Simulation) -> None:
         self.reached: dict[str, int] = {}
         self._simulation = simulation
-        self._auditor = Auditor()
+        pools = simulation.setup.policy.pools.values()
+        self._grows = any(pool.growth for pool in pools)
+        self._auditor = Auditor(overrun_tokens=max(pool.growth_step_tokens for pool in pools) if self._grows else 0)
         self._ledger_seen = -1
         self._engines_seen = -1
         self._gates_seen: dict[int, tuple[SimRunner, int]] = {}
@@ -62,7 +64,7 @@ class Watch:
     def _overhear(self, commands: Sequence[Command], answers: Sequence[Answer]) -> None:
         """What the ledger promised: a stop is final even for what it did not know, and evidence counts from anybody."""
         for command, answer in zip(commands, answers, strict=True):
-            if answer.outcome in ("fenced", "dead", "yield") or answer.verb == "claim":
+            if answer.outcome in ("fenced", "dead", "yield") or isinstance(command, Claim | Grow):
                 self.note(f"{answer.verb} {answer.outcome}")
             if isinstance(command, Stop):
                 if answer.outcome != "refused":
@@ -123,11 +125,12 @@ class Watch:
                 self._raise_if(runner.gate.check(), f"gate {number}")
 
     def _memory(self) -> None:
-        """A4, A5: what an engine holds is charged. I12: what was reserved under one key runs once."""
+        """A4, A5: what an engine holds is charged. A8: and no more than one step beyond. I12: what was reserved under one key
+        runs once."""
         simulation = self._simulation
         now_s = simulation.world.now_s
         models = {name: replica.model for name, replica in simulation.replicas.items()}
-        violations = self._auditor.check(now_s, self._charged, models)
+        violations = self._auditor.check(now_s, self._answered_for() if self._grows else self._charged, models)
         if violations:
             raise self._broken("auditor", "; ".join(f"{one.execution} on {one.engine}: {one.breach}" for one in violations))
         keys: dict[RequestKey, str] = {}
@@ -136,6 +139,14 @@ class Watch:
                 key = self._keys.get(execution)
                 if key is not None and keys.setdefault(key, execution) != execution:
                     raise self._broken("I12", f"{key} runs twice: {keys[key]} and {execution}")
+
+    def _answered_for(self) -> dict[str, tuple[int, int]]:
+        """What may be held. What was told to stop, or lost its gateway, may run on past its reservation until it stops."""
+        replicas = self._simulation.replicas.values()
+        return {
+            name: charge if any(replica.is_listened_to(name) for replica in replicas) else (UNLIMITED, charge[1])
+            for name, charge in self._charged.items()
+        }
 
     def at_the_end(self) -> None:
         """After the liveness phase: nothing is held anywhere, and everybody was told once how it ended."""

@@ -142,9 +142,23 @@ class SimReplica:
 
     def _progress(self, connection: Connection, count: int) -> None:
         connection.output_tokens += count
-        if connection.listener is not None and self._world.now_s - connection.told_s >= PROGRESS_S:
+        reached = 0 < connection.watch_tokens <= connection.output_tokens
+        if connection.listener is not None and (reached or self._world.now_s - connection.told_s >= PROGRESS_S):
             connection.told_s = self._world.now_s
+            if reached:
+                connection.watch_tokens = 0
             connection.listener.on_progress(connection.sending.execution, connection.output_tokens)
+
+    def watch(self, execution: str, output_tokens: int) -> None:
+        """Tell of its progress as soon as so many tokens are made."""
+        connection = self._connections.get(execution)
+        if connection is not None:
+            connection.watch_tokens = output_tokens
+
+    def is_listened_to(self, execution: str) -> bool:
+        """Its gateway lives, hears of it and has not told it to stop: so it answers for how far it goes."""
+        connection = self._connections.get(execution)
+        return connection is not None and connection.listener is not None and not connection.closing
 
     def _finish(self, connection: Connection, reason: str) -> None:
         """In band if the answer is complete; an aborted one is only gone, and its connection is closed already."""

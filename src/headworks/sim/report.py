@@ -7,6 +7,7 @@ up to the moment when nothing was left.
 
 - admitted: given a place, at once or in the queue, and not sent away later; refused: told so, at once or after waiting;
 - useful: the answer was complete while its caller still wanted it; goodput: useful, and within the class's promises;
+  one that was ended for want of growth is neither;
 - wasted: engine tokens (prompt read and output made) of executions that ended within the duration and whose answer
   nobody got in full; its ratio is over the tokens of all that ended then.
 """
@@ -50,6 +51,7 @@ def results(simulation: Simulation) -> dict[str, Any]:
         "ttft_p99_s": quantile(waits_s, 0.99),
         **_work(simulation),
         **_queue(simulation, arrivals),
+        "growth": _growth(arrivals),
         "engine": _engine(simulation),
         "callers": _callers(simulation),
         "conservation": conservation(simulation),
@@ -166,6 +168,18 @@ def _wait_est(simulation: Simulation, arrivals: Sequence[Arrival], at_s: float) 
             tokens = sum(one.decision.work.tokens for one in arrivals if one.decision and _waits_just_before(one, at_s))
             return tokens / drain_tokens_per_s if drain_tokens_per_s else None
     return None
+
+
+def _growth(arrivals: Sequence[Arrival]) -> dict[str, Any]:
+    """How often answers asked for more than was reserved, how many were ended for want of it, and how tight it all was."""
+    ended = [a.outcome for a in arrivals if a.outcome is not None and a.outcome.usage is not None]
+    used = sum(one.usage.prompt_tokens + one.usage.output_tokens for one in ended if one.usage is not None)
+    return {
+        "granted": sum(one.growths for one in ended),
+        "refused": sum(one.growths_refused for one in ended),
+        "cut_short": sum(a.attempt.end == "cut" for a in arrivals),
+        "reserved_over_used_ratio": sum(one.work.tokens for one in ended) / used if used else None,
+    }
 
 
 def _engine(simulation: Simulation) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from headworks.core.commands import Answer
-from headworks.core.effects import Abort, Alarm, Ask, Attach, Effect, Observe, Outcome, Record, Reply, Run, WakeAt
+from headworks.core.effects import Abort, Alarm, Ask, Attach, Effect, Observe, Outcome, Record, Reply, Run, WakeAt, Watch
 from headworks.core.events import (
     Arrived,
     Attached,
@@ -65,6 +65,8 @@ class Front(Protocol):
     def on_refused(self, id: str, decision: Decision) -> None: ...
 
     def on_broken(self, id: str, reason: str) -> None: ...
+
+    def on_cut_short(self, id: str) -> None: ...
 
     def on_attached(self, id: str, execution: str) -> None: ...
 
@@ -173,6 +175,8 @@ class SimRunner:
                 self._run(effect)
             case Abort():
                 self._abort(effect)
+            case Watch():
+                self._watch(effect)
             case Reply():
                 self._front.on_refused(effect.id, effect.decision)
             case Attach():
@@ -201,11 +205,18 @@ class SimRunner:
 
     def _abort(self, effect: Abort) -> None:
         stream = self._streams.get(effect.execution)
-        if stream is not None and effect.reason:
+        if stream is not None and effect.as_length:
+            self._cut_short(stream)
+        elif stream is not None and effect.reason:
             self._break(stream, effect.reason)
         replica = self._placed.get(effect.execution)
         if replica is not None:
             replica.abort(effect.execution)
+
+    def _watch(self, effect: Watch) -> None:
+        replica = self._placed.get(effect.execution)
+        if replica is not None:
+            replica.watch(effect.execution, effect.output_tokens)
 
     def _attach(self, effect: Attach) -> None:
         stream = self._streams.get(effect.execution)
@@ -306,6 +317,13 @@ class SimRunner:
             stream.telling = False
             for id in stream.ids:
                 self._front.on_broken(id, reason)
+
+    def _cut_short(self, stream: _Stream) -> None:
+        """Its clients get an answer that ends well, with less in it than they wanted."""
+        if stream.telling:
+            stream.telling = False
+            for id in stream.ids:
+                self._front.on_cut_short(id)
 
     def _watch_idle(self, execution: str, stream: _Stream) -> None:
         """A stream that has begun and then stays silent is reported, and watched on: telling twice does no harm."""

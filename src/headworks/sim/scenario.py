@@ -79,6 +79,8 @@ class TrafficScenario(BaseModel):
     """Instead of one rate: `{from_s, rate_per_s}` in order."""
     trace: str = ""
     """A recorded trace: with `poisson` its lengths, with `trace` its arrivals as well."""
+    by_client: bool = False
+    """Each client of the trace is a tenant of its own, `TENANT-CLIENT`, with the limits of `tenant`."""
     prompt: dict[str, Any] = {"kind": "fixed", "tokens": 32}
     output: dict[str, Any] = {"kind": "fixed", "tokens": 64}
     output_tokens_max: int | None = None
@@ -226,6 +228,8 @@ def _check_values(comparison: Comparison) -> None:
         comparison.discipline(name)
     for traffic in comparison.traffic:
         comparison.temper(traffic)
+        if traffic.by_client and not traffic.trace:
+            raise ScenarioError("traffic: by_client needs a trace")
         if not traffic.trace:  # a trace has a rate of its own
             traffic.segments()
             traffic.lengths()

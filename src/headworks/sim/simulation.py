@@ -286,6 +286,10 @@ class Simulation:
         arrival = self.arrivals[id]
         arrival.caller.on_broken(arrival.attempt, reason)
 
+    def on_cut_short(self, id: str) -> None:
+        arrival = self.arrivals[id]
+        arrival.caller.on_cut_short(arrival.attempt)
+
     def on_attached(self, id: str, execution: str) -> None:
         self.executions.setdefault(execution, []).append(id)
 
@@ -319,6 +323,7 @@ class Simulation:
             samples=source.samples,
             prefix=planned.prefix,
             send_before_s=run.send_before_s,
+            watch_tokens=run.watch_tokens,
         )
 
     def _idle_s(self, id: str) -> float:

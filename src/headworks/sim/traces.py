@@ -1,6 +1,7 @@
 """Recorded traffic: when requests came and how long they were, and how to offer it again at another rate and size.
 
-A trace is a CSV file, perhaps gzipped, with the columns `t_s, input_tokens, output_tokens`. Those that come with the
+A trace is a CSV file, perhaps gzipped, with the columns `t_s, input_tokens, output_tokens` and, where it says who asked,
+`client`. Those that come with the
 package lie in `data/`, each with its licence and attribution. Two things are changed before a trace is offered:
 
 - *size*: every length is multiplied by one factor, so that the longest request of the trace fits the engine's context
@@ -21,7 +22,7 @@ from importlib import resources
 from pathlib import Path
 from random import Random
 
-NAMES = ("azure2023_conv",)
+NAMES = ("azure2023_conv", "servegen_mlarge_1h")
 """The traces that come with the package."""
 
 ROWS_MAX = 1_000_000
@@ -41,6 +42,8 @@ class Row:
     """Seconds from the start."""
     prompt_tokens: int
     output_tokens: int
+    client: str = ""
+    """Who asked, where the trace says so."""
 
 
 @dataclass(slots=True)
@@ -79,7 +82,8 @@ def scaled(trace: Trace, context_tokens: int) -> Trace:
     """The same trace with all lengths times one factor, at most 1, so that its longest request fits the context."""
     factor = min(1.0, CONTEXT_USED_RATIO * context_tokens / trace.longest_tokens)
     rows = [
-        Row(row.t_s, max(1, round(row.prompt_tokens * factor)), max(1, round(row.output_tokens * factor))) for row in trace.rows
+        Row(row.t_s, max(1, round(row.prompt_tokens * factor)), max(1, round(row.output_tokens * factor)), row.client)
+        for row in trace.rows
     ]
     return Trace(trace.name, rows)
 
@@ -91,7 +95,7 @@ def poisson(trace: Trace, *, rate_per_s: float, seconds: float, seed: int) -> li
     t_s = random.expovariate(rate_per_s)
     while t_s < seconds and len(offered) < ROWS_MAX:
         row = random.choice(trace.rows)
-        offered.append(Row(t_s, row.prompt_tokens, row.output_tokens))
+        offered.append(Row(t_s, row.prompt_tokens, row.output_tokens, row.client))
         t_s += random.expovariate(rate_per_s)
     return offered
 
@@ -108,7 +112,7 @@ def replayed(trace: Trace, *, rate_per_s: float, seconds: float, seed: int) -> l
         t_s = (row.t_s + turn * span_s - trace.rows[start].t_s) * stretch
         if t_s >= seconds:
             break
-        offered.append(Row(t_s, row.prompt_tokens, row.output_tokens))
+        offered.append(Row(t_s, row.prompt_tokens, row.output_tokens, row.client))
     return offered
 
 
@@ -120,7 +124,8 @@ def _parsed(name: str, text: str) -> Trace:
     rows: list[Row] = []
     for line in lines:
         try:
-            rows.append(Row(float(line["t_s"]), int(line["input_tokens"]), int(line["output_tokens"])))
+            client = line.get("client") or ""
+            rows.append(Row(float(line["t_s"]), int(line["input_tokens"]), int(line["output_tokens"]), client))
         except (TypeError, ValueError) as error:
             raise TraceError(f"{name}, line {lines.line_num}: {error}") from error
         if len(rows) > ROWS_MAX:

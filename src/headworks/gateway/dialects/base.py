@@ -17,7 +17,16 @@ from typing import Generic, TypeAlias, TypeVar
 
 import msgspec
 
-from headworks.gateway.dialects.fields import FAULT_TEXT_MAX, Fault, SharedFields, Unacceptable, invalid, not_allowed
+from headworks.gateway.dialects.fields import (
+    ASSEMBLED_EXACTLY,
+    FAULT_TEXT_MAX,
+    TOKENS_RANGE_MAX,
+    Fault,
+    SharedFields,
+    Unacceptable,
+    invalid,
+    not_allowed,
+)
 
 __all__ = ["Fault", "Limits", "Parsed", "Route", "Unacceptable", "assemble", "read"]
 
@@ -166,18 +175,23 @@ class Parsed:
     output_tokens_max: int | None
     """A sample's limit by the client, at most the context; None leaves the rest of the context."""
     output_tokens_min: int
-    """What a sample generates at least: `min_tokens`, or all of its limit with `ignore_eos`."""
+    """What a sample generates at least: `min_tokens`, or all that it may with `ignore_eos`."""
     samples: int
     stream: bool
     include_usage_asked: bool
     limit_key: bytes
+    assembles: bool
+    """It is not streamed, and the same answer can be put together from a stream (A8)."""
 
-    def build(self, output_tokens_max: int, salt: bytes | None) -> bytes:
-        """The body we send: what the client gave, each field once, and what we decide ourselves."""
+    def build(self, output_tokens_max: int, salt: bytes | None, streamed: bool = False) -> bytes:
+        """The body we send: what the client gave, each field once, and what we decide ourselves.
+
+        `streamed`: its client does not want a stream, and the engine is asked for one.
+        """
         asked, rest = self.asked, b"}"
         if salt is not None:
             rest = b',"cache_salt":"%b"}' % salt.hex().encode()
-        if self.stream:
+        if self.stream or streamed:
             options = asked.stream_options
             rest = (_STREAM_RUNNING_USAGE if options and options.continuous_usage_stats else _STREAM) + rest
         if asked.min_tokens is not None:
@@ -241,6 +255,7 @@ def assemble(
         stream,
         False if asked.stream_options is None else _usage_asked(asked, stream),
         limit_key,
+        not stream and raws.keys() <= ASSEMBLED_EXACTLY,
     )
 
 
@@ -257,7 +272,7 @@ def _output_least(asked: SharedFields, output_tokens_max: int | None) -> int:
     """What a sample certainly generates, as far as the client decides it."""
     least = asked.min_tokens or 0
     if output_tokens_max is None:
-        return least
+        return TOKENS_RANGE_MAX if asked.ignore_eos else least
     if least > output_tokens_max:
         raise invalid(f"min_tokens is {least}, more than the {output_tokens_max} tokens allowed.", "min_tokens")
     return output_tokens_max if asked.ignore_eos else least

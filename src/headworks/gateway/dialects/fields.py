@@ -25,6 +25,19 @@ LOGPROBS_MAX = 20
 PROMPT_LOGPROBS_MAX = 5
 """An engine answers with this many entries for each prompt token: more is a way to fill its memory."""
 
+ASSEMBLED_EXACTLY = frozenset(
+    {
+        *("model", "messages", "prompt", "stream", "n", "best_of", "use_beam_search", "seed", "response_format"),
+        *("max_tokens", "max_completion_tokens", "min_tokens", "ignore_eos", "stop", "stop_token_ids", "logit_bias"),
+        *("temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty"),
+        *("include_stop_str_in_output", "skip_special_tokens", "spaces_between_special_tokens", "truncate_prompt_tokens"),
+        *("add_special_tokens", "add_generation_prompt", "continue_final_message"),
+        *("user", "store", "metadata", "service_tier", "safety_identifier", "prompt_cache_key", "modalities"),
+    }
+)
+"""An answer to a request with no other field is a text a choice, which is put together from a stream exactly (A8). Not so
+with tools, log probabilities, an echoed prompt or the options of reasoning: engines write those differently in streams."""
+
 PROXIED_NAMES = frozenset({"api_base", "base_url", "host", "callback_url", "user_config"})
 """Names that have steered gateways to other servers. They may not stand at any depth of what we pass on."""
 SCHEMA_NAME_MAPS = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})

@@ -1,0 +1,158 @@
+"""Growth: an answer that may become longer than what was reserved for it asks for more before it is (A8).
+
+Let B be the output tokens reserved for all samples together, S one step (`growth.step_tokens`) and A the distance at which
+it is asked (`growth.ahead_tokens`), both times the samples, since every step of the engine makes a token of each.
+
+    B − A      more is asked for: one step, or what is left of the most it may write
+               granted: B grows, and it is asked again at the new B − A
+               refused: it goes on to B, and asks again whenever something else of this pool has ended
+    B          still refused: it is ended, by its class's choice
+    B + S − A  not answered at all: ended as well
+
+An abort takes effect a few tokens later. So what is *generated* never passes B + S, as long as the gateway hears of it
+within A tokens, and what is charged never passes a limit at all: the ledger decides. A step has the number of the output
+tokens it leads to, so whatever arrives twice, late or after a larger ask is counted once.
+
+Whose client does not read is not heard of: its reservation has to be all that it may write, at once.
+
+`length` ends the answer as any that reached its limit; `stop` with an error; `spare` lets it pass its *tenant's* limit
+while the pool has room: such a step is charged to the pool and not to the tenant. Where the pool has none it ends as
+`length`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from headworks.core.commands import Answer, Grow
+from headworks.core.desk import Desk
+from headworks.core.effects import Watch
+from headworks.core.estimate import sized
+from headworks.core.life import RUNNING, Life
+from headworks.core.policy import INFINITE_S
+from headworks.core.types import Charge, Work
+
+RETRIED_MAX = 8
+"""Refused answers that ask again when one ends: what it gives back is rarely enough for more."""
+MEMORY_SHORT, TENANT_SHORT, UNANSWERED = "kv_saturation", "tenant_capacity_exceeded", "ledger_unavailable"
+
+End = Callable[[Life, str, float], None]
+"""End an answer here: the life, the reason, the time."""
+
+
+class Growth:
+    """Who asks for more, at the gate's desk."""
+
+    def __init__(self, desk: Desk, end: End) -> None:
+        self._desk = desk
+        self._end = end
+        self._refused: dict[str, dict[str, Life]] = {}
+        """Pool → executions that were refused and go on to their bound, in the order in which they asked last."""
+
+    def watch_tokens(self, work: Work, ahead_tokens: int) -> int:
+        """How far it may be unheard of, at its start; 0 where all that it may write is reserved."""
+        if work.output_tokens >= work.output_tokens_max:
+            return 0
+        return max(1, (work.output_tokens - ahead_tokens) * work.sequences)
+
+    def progressed(self, life: Life, now_s: float) -> None:
+        """So many tokens were counted: ask, or end."""
+        work, policy = life.work, life.lane.pool.policy
+        if work.output_tokens >= work.output_tokens_max:
+            return
+        made_tokens = life.output_tokens // work.sequences
+        if life.growing is not None:
+            if made_tokens >= work.output_tokens + policy.growth_step_tokens - policy.growth_ahead_tokens:
+                self._end(life, UNANSWERED, now_s)
+        elif life.growth_refused:
+            if made_tokens >= work.output_tokens:
+                self._give_up(life, now_s)
+        elif made_tokens >= work.output_tokens - policy.growth_ahead_tokens:
+            self._ask(life, self._next_step(life), now_s)
+
+    def unread(self, life: Life, now_s: float) -> None:
+        """Its client stopped reading: from here on nobody can say how far it is."""
+        work = life.work
+        if work.output_tokens < work.output_tokens_max:
+            self._ask(life, work.output_tokens_max, now_s)
+
+    def _next_step(self, life: Life) -> int:
+        return min(life.work.output_tokens + life.lane.pool.policy.growth_step_tokens, life.work.output_tokens_max)
+
+    def _ask(self, life: Life, output_tokens: int, now_s: float, spare: bool = False) -> None:
+        """For so many output tokens a sample in all. `spare`: not at the tenant's expense."""
+        lane, work, execution, policy = life.lane, life.work, life.execution, life.lane.pool.policy
+        on_replica = f"replica:{execution.replica}"
+        before, after = lane.charges(work, on_replica), lane.charges(self._grown(life, output_tokens), on_replica)
+        charges = tuple(
+            Charge(scope, unit, amount - held)
+            for (scope, unit, held), (_, _, amount) in zip(before, after, strict=True)
+            if amount > held and not (spare and scope == lane.tenant_scope)
+        )
+        self._desk.ask_growth(life, Grow(execution.id, self._desk.owner, output_tokens, charges), now_s)
+        unanswered_tokens = work.output_tokens + policy.growth_step_tokens - policy.growth_ahead_tokens
+        self._desk.effect(Watch(execution.id, unanswered_tokens * work.sequences))
+
+    def _grown(self, life: Life, output_tokens: int) -> Work:
+        work, block_tokens = life.work, life.lane.pool.block_tokens
+        prompt_tokens = work.prefill_tokens // work.sequences
+        return sized(prompt_tokens, output_tokens, work.output_tokens_max, work.sequences, block_tokens, work.basis)
+
+    def answered(self, life: Life, answer: Answer, now_s: float) -> None:
+        """The ledger's word on the ask that stands; whatever else comes is of one that was given up."""
+        command = life.growing
+        if command is None or answer.step != command.step or life.state != RUNNING:
+            return
+        life.growing = None
+        if answer.outcome in ("granted", "recorded"):
+            self._granted(life, command.step)
+        else:
+            self._was_refused(life, command, answer, now_s)
+
+    def _granted(self, life: Life, output_tokens: int) -> None:
+        desk = self._desk
+        desk.give_back(life)
+        life.work = self._grown(life, output_tokens)
+        desk.take(life)
+        life.growths += 1
+        life.growth_refused, life.shortfall = False, None
+        watch_tokens = self.watch_tokens(life.work, life.lane.pool.policy.growth_ahead_tokens)
+        if watch_tokens:
+            desk.effect(Watch(life.execution.id, watch_tokens))
+
+    def _was_refused(self, life: Life, command: Grow, answer: Answer, now_s: float) -> None:
+        tenant_scope, shortfalls = life.lane.tenant_scope, answer.shortfalls
+        if life.lane.service_class.on_growth_refused == "spare":
+            for_tenant = any(charge.scope == tenant_scope for charge in command.charges)
+            others = tuple(short for short in shortfalls if short.scope != tenant_scope)
+            if for_tenant and shortfalls and not others:
+                self._ask(life, command.step, now_s, spare=True)
+                return
+            shortfalls = others
+        life.growths_refused += 1
+        life.growth_refused = True
+        life.shortfall = shortfalls[0] if shortfalls else None
+        bound_tokens = life.work.output_tokens * life.work.sequences
+        if life.output_tokens >= bound_tokens or life.unread_until_s == INFINITE_S:
+            self._give_up(life, now_s)
+            return
+        self._refused.setdefault(life.lane.pool.name, {})[life.execution.id] = life
+        self._desk.effect(Watch(life.execution.id, bound_tokens))
+
+    def freed(self, pool: str, now_s: float) -> None:
+        """Something has ended there: what runs and was refused asks before anybody who waits."""
+        refused = self._refused.get(pool)
+        if not refused:
+            return
+        for name in list(refused)[:RETRIED_MAX]:
+            life = refused.pop(name)
+            if life.state == RUNNING and life.growth_refused and life.growing is None:
+                self._ask(life, self._next_step(life), now_s)
+
+    def _give_up(self, life: Life, now_s: float) -> None:
+        short = life.shortfall
+        if short is None:
+            reason = UNANSWERED  # no limit stood in the way, so it was the ledger's own: our lease is over
+        else:
+            reason = TENANT_SHORT if short.scope == life.lane.tenant_scope else MEMORY_SHORT
+        self._end(life, reason, now_s)
