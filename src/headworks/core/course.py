@@ -28,7 +28,7 @@ from headworks.core.events import (
 from headworks.core.evidence import ClockProof
 from headworks.core.life import LEAVING, RUNNING, SENT, SETTLING, UNASKED, Life
 from headworks.core.policy import INFINITE_S
-from headworks.core.pool import Replica
+from headworks.core.pool import Pool, Replica
 from headworks.core.types import Decision, ReplicaSample, Reservation, Usage
 
 OVERDUE_S = 10.0
@@ -58,10 +58,11 @@ class Course:
         desk.set_timer(life, finish_by_s)
         desk.effect(Run(life.request.id, life.execution, life.work.output_tokens, send_before_s, decision))
 
-    def first_byte(self, event: FirstByte, now_s: float) -> None:
+    def first_byte(self, event: FirstByte, now_s: float) -> Pool | None:
+        """Returns the pool in which another prompt may be read now, if that was waited for."""
         life = self._desk.runs.get(event.execution)
         if life is None or life.state != SENT:
-            return
+            return None
         self._desk.move(life, "first_byte")
         life.first_byte_s = now_s
         replica = life.replica
@@ -70,6 +71,10 @@ class Course:
             replica.unstamped[life.execution.id] = now_s
         self._desk.set_timer(life, life.request.finish_by_s)
         self._desk.ask_with_next(life, Start(life.execution.id, self._desk.owner), now_s)
+        if not life.reading_tokens:
+            return None
+        self._desk.has_read(life)
+        return life.lane.pool
 
     def _learn_first_byte(self, life: Life, replica: Replica, now_s: float) -> None:
         ahead_tokens = life.opening_tokens - life.work.prefill_tokens
