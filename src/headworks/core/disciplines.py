@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from headworks.core.commands import Command, Unmark, Waits
@@ -29,7 +29,7 @@ TELL_EVERY_S = 0.02
 PASSED_BY_MAX = 16
 """Heads that do not fit and are looked past in one round."""
 
-Pick = Callable[[PoolQueue, dict[Flow, str]], Life | None]
+Order = Callable[[PoolQueue], Iterator[Life]]
 
 
 class Ahead(NamedTuple):
@@ -50,18 +50,18 @@ class Ahead(NamedTuple):
 class Discipline:
     """One order of service. `refuses_predicted`: a request that cannot make it is refused when it arrives (B2)."""
 
-    __slots__ = ("_ahead", "_pick", "drops_late", "drops_oldest", "policy", "refuses_predicted", "weighs")
+    __slots__ = ("_ahead", "_order", "drops_late", "drops_oldest", "policy", "refuses_predicted", "weighs")
 
     def __init__(self, policy: DisciplinePolicy) -> None:
         self.policy = policy
-        self._pick, self._ahead, self.refuses_predicted, self.drops_oldest = KINDS[policy.kind]
+        self._order, self._ahead, self.refuses_predicted, self.drops_oldest = KINDS[policy.kind]
         self.drops_late = policy.drop_late and not policy.unbounded
         """What can no longer be on time leaves the queue, told so. Without this switch nothing does but its client."""
         self.weighs = policy.kind == WEIGHED
 
-    def next(self, queue: PoolQueue, blocked: dict[Flow, str]) -> Life | None:
-        """The life to ask for now, among the flows that are not blocked by a limit of their own."""
-        return self._pick(queue, blocked)
+    def heads(self, queue: PoolQueue) -> Iterator[Life]:
+        """Of every flow whoever is first in it, in the order of service. Valid until something joins or leaves."""
+        return self._order(queue)
 
     def ahead(self, lane: Lane) -> Ahead:
         """Work that would run before a newcomer in this lane."""
@@ -94,11 +94,12 @@ class Round:
     def next(self) -> Life | None:
         """Whoever is next, with the replica it goes to; or somebody whose time is over. None: nobody can start now."""
         pool, queue, now_s = self._pool, self._pool.queue, self._now_s
-        while True:
-            life = self._discipline.next(queue, self._blocked)
-            if life is None or now_s > life.start_by_s:
-                return life
+        for life in self._discipline.heads(queue):
             lane = life.lane
+            if lane.flow in self._blocked:
+                continue
+            if now_s > life.start_by_s:
+                return life
             if queue.paused and queue.paused.get(lane.flow, 0.0) > now_s:
                 self._blocked[lane.flow] = ""
                 continue
@@ -115,6 +116,7 @@ class Round:
             self._block(life, reason)
             if not self._may_be_passed(life, reason):
                 return None
+        return None
 
     def _block(self, life: Life, reason: str) -> None:
         self._blocked[life.lane.flow] = life.blocked_by = reason
@@ -140,47 +142,32 @@ class Round:
         return True
 
 
-def oldest_first(queue: PoolQueue, blocked: dict[Flow, str]) -> Life | None:
+def oldest_first(queue: PoolQueue) -> Iterator[Life]:
     """First in, first out, over all flows."""
-    best: Life | None = None
-    for flow, line in queue.lines.items():
-        if flow not in blocked:
-            life = line.first()
-            if best is None or life.number < best.number:
-                best = life
-    return best
+    return iter(sorted((line.first() for line in queue.lines.values()), key=_number))
 
 
-def newest_first(queue: PoolQueue, blocked: dict[Flow, str]) -> Life | None:
+def newest_first(queue: PoolQueue) -> Iterator[Life]:
     """Last in, first out: fresh requests still have their time."""
-    best: Life | None = None
-    for flow, line in queue.lines.items():
-        if flow not in blocked:
-            life = line.newest()
-            if best is None or life.number > best.number:
-                best = life
-    return best
+    return iter(sorted((line.newest() for line in queue.lines.values()), key=_number, reverse=True))
 
 
-def highest_class_first(queue: PoolQueue, blocked: dict[Flow, str]) -> Life | None:
+def highest_class_first(queue: PoolQueue) -> Iterator[Life]:
     """Strictly by class, the largest share first; in a class whoever has to start first. The others may starve."""
-    best: tuple[float, float, int] | None = None
-    found: Life | None = None
-    for flow, line in queue.lines.items():
-        if flow not in blocked:
-            life = line.first()
-            place = -life.lane.service_class.share, life.start_by_s, life.number
-            if best is None or place < best:
-                best, found = place, life
-    return found
+    return iter(sorted((line.first() for line in queue.lines.values()), key=_by_class))
 
 
-def by_turn(queue: PoolQueue, blocked: dict[Flow, str]) -> Life | None:
-    """By weights: the flow that has had least of what it was served while others waited (D1)."""
-    for line in queue.in_turn():
-        if line.flow not in blocked:
-            return line.first()
-    return None
+def by_turn(queue: PoolQueue) -> Iterator[Life]:
+    """By weights: first the flow that has had least of what it was served while others waited (D1)."""
+    return (line.first() for line in queue.in_turn())
+
+
+def _number(life: Life) -> int:
+    return life.number
+
+
+def _by_class(life: Life) -> tuple[float, float, int]:
+    return -life.lane.service_class.share, life.start_by_s, life.number
 
 
 def _everybody(lane: Lane) -> Ahead:
@@ -219,7 +206,7 @@ def own_share(lane: Lane) -> Ahead:
     return Ahead(tokens, requests, pool.drain, share.weights[0] / (share.weights[0] + others))
 
 
-KINDS: dict[str, tuple[Pick, Callable[[Lane], Ahead], bool, bool]] = {
+KINDS: dict[str, tuple[Order, Callable[[Lane], Ahead], bool, bool]] = {
     # kind → order, what is ahead of a newcomer, refuses by prediction, a full queue drops its oldest for the newcomer
     "fifo": (oldest_first, _everybody, False, False),
     "fifo_tail_drop": (oldest_first, _everybody, False, False),
