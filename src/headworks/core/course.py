@@ -30,7 +30,7 @@ from headworks.core.evidence import ClockProof
 from headworks.core.growth import Growth
 from headworks.core.life import LEAVING, RUNNING, SENT, SETTLING, UNASKED, Life
 from headworks.core.policy import INFINITE_S
-from headworks.core.pool import Replica
+from headworks.core.pool import Pool, Replica
 from headworks.core.types import Decision, ReplicaSample, Reservation, Usage
 
 OVERDUE_S = 10.0
@@ -68,10 +68,11 @@ class Course:
             others = tuple(rest)
         desk.effect(Run(name, life.execution, work.output_tokens_max, send_before_s, decision, others, watch_tokens))
 
-    def first_byte(self, event: FirstByte, now_s: float) -> None:
+    def first_byte(self, event: FirstByte, now_s: float) -> Pool | None:
+        """Returns the pool in which another prompt may be read now, if that was waited for."""
         life = self._desk.runs.get(event.execution)
         if life is None or life.state != SENT:
-            return
+            return None
         self._desk.move(life, "first_byte")
         life.first_byte_s = now_s
         replica = life.replica
@@ -80,6 +81,10 @@ class Course:
             replica.unstamped[life.execution.id] = now_s
         self._desk.set_timer(life, life.request.finish_by_s)
         self._desk.ask_with_next(life, Start(life.execution.id, self._desk.owner), now_s)
+        if not life.reading_tokens:
+            return None
+        self._desk.has_read(life)
+        return life.lane.pool
 
     def _learn_first_byte(self, life: Life, replica: Replica, now_s: float) -> None:
         ahead_tokens = life.opening_tokens - life.work.prefill_tokens
