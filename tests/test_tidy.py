@@ -28,7 +28,7 @@ CORE = sorted((SOURCE / "core").glob("*.py"))
 FILE_LINES_MAX = 400
 FUNCTION_LINES_MAX = 60
 FUNCTION_LINES_MEDIAN_MAX = 10
-CORE_LINES_MAX = 6_600
+CORE_LINES_MAX = 7_450
 LONG_FILES = {
     "src/headworks/core/gate.py": 426,
     "tests/engines/test_fake_engine.py": 578,
@@ -200,7 +200,7 @@ def test_float_fields_carry_their_unit() -> None:
 
 UNANSWERED = {
     *("compute_saturation", "class_gate", "prefill_saturated", "model_reservation", "session_exhausted"),
-    *("retry_budget_exceeded", "tenant_frozen", "idempotency_key_reused", "idempotency_in_progress", "breaker_open"),
+    *("tenant_frozen", "idempotency_key_reused", "idempotency_in_progress", "breaker_open"),
 }
 """Reasons of what is not in force yet, which no test knows. May only shrink."""
 

@@ -18,7 +18,9 @@ from headworks.config.checks_pools import replica_evidence
 from headworks.config.load import Loaded, load
 from headworks.config.problems import Problem
 from headworks.config.schema import Config
+from headworks.core.buckets import size
 from headworks.core.policy import ClassPolicy, PoolPolicy, TenantPolicy
+from headworks.core.quota import NANO
 
 
 def check(
@@ -56,6 +58,7 @@ def enforcement(config: Config, environment: Any) -> dict[str, Any]:
         "admin_key": edges.admin_key is not None,
         "ledger": edges.ledger_url.partition("//")[0],
         "decision_log": edges.decision_log.directory,
+        "usage_journal": edges.usage.directory,
         "classes": {name: _class(section) for name, section in rules.classes.items()},
         "tenants": {name: _tenant(section, key_counts[name]) for name, section in rules.tenants.items()},
         "pools": {name: _pool(section, config) for name, section in rules.pools.items()},
@@ -85,6 +88,10 @@ def _tenant(section: TenantPolicy, keys: int) -> dict[str, Any]:
         "active_tokens_max": section.active_tokens_max,
         "active_requests_max": section.active_requests_max,
         "queue_requests_max": section.queue_requests_max,
+        "rate": None if section.rate is None else asdict(section.rate),
+        "client_rate": None if section.client_rate is None else asdict(section.client_rate),
+        "retry_ratio": section.retry_ratio,
+        "quota": None if section.quota is None else asdict(section.quota),
         "mode": "observe" if section.observe else "enforce",
     }
 
@@ -162,7 +169,8 @@ def _gateway_line(enforced: dict[str, Any]) -> str:
     mode = "decides and records, refuses nothing" if enforced["mode"] == "observe" else "enforces"
     key = "with a key" if enforced["admin_key"] else "without a key"
     log = f"decisions in {enforced['decision_log']}" if enforced["decision_log"] else "no decision log"
-    return f"{mode} on {enforced['listen']}; admin on {enforced['admin']} {key}; ledger {enforced['ledger']}; {log}"
+    usage = f"usage in {enforced['usage_journal']}" if enforced["usage_journal"] else "no usage journal"
+    return f"{mode} on {enforced['listen']}; admin on {enforced['admin']} {key}; ledger {enforced['ledger']}; {log}; {usage}"
 
 
 def _class_line(section: dict[str, Any]) -> str:
@@ -185,7 +193,32 @@ def _tenant_line(section: dict[str, Any]) -> str:
         )
         if section[key] is not None
     ]
+    limits += [*_rate_words(section["rate"], ""), *_rate_words(section["client_rate"], " by each key")]
+    if section["retry_ratio"] is not None:
+        limits.append(f"retries ≤ {section['retry_ratio']:.0%} of first attempts")
+    limits += _quota_words(section["quota"])
     return f"{_counted(section['keys'], 'key')}; {classes}; {models}; {', '.join(limits) or 'no limit'}{_observed(section)}"
+
+
+def _rate_words(rate: dict[str, Any] | None, whose: str) -> list[str]:
+    """The sizes are those in force, also where the file does not state them."""
+    if rate is None:
+        return []
+    found = []
+    for unit, debt in (("tokens", rate["debt_tokens_max"]), ("requests", 0)):
+        per_s = rate[f"{unit}_per_s"]
+        if per_s is not None:
+            borrowed = f" and {debt} borrowed" if debt else ""
+            found.append(f"{per_s:g} {unit}/s{whose}, {size(per_s, rate[f'burst_{unit}'])} at once{borrowed}")
+    return found
+
+
+def _quota_words(quota: dict[str, Any] | None) -> list[str]:
+    if quota is None:
+        return []
+    money = None if quota["nanomoney"] is None else quota["nanomoney"] / NANO
+    amounts = ((quota["tokens"], "tokens"), (money, "money"))
+    return [f"≤ {amount:,.10g} {unit} a {quota['period']}" for amount, unit in amounts if amount is not None]
 
 
 def _observed(section: dict[str, Any]) -> str:

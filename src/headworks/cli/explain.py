@@ -19,6 +19,8 @@ from headworks.core.reasons import REASONS
 NAME = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 """What a request, a key or an execution may be called; nothing else is ever written down."""
 OUTCOMES = {"admit": "admitted", "queue": "queued", "refuse": "refused"}
+COUNTED = ("tokens", "requests", "queued", "retries", "money")
+"""How the units of checks begin whose value is a sum that a smaller request, or less before it, would make smaller."""
 EVIDENCE = {
     "E0": "nothing had been sent",
     "E1": "the answer ended in band",
@@ -114,10 +116,12 @@ def _counterfactual(record: dict[str, Any]) -> Iterator[str]:
         yield f"  it would have passed {verdict['check']} with {_help(verdict)}"
     if not failed:
         yield f"  no check failed; {_why(record['reason'])}"
-    if record["retry_after_s"] is not None:
+    if REASONS[record["reason"]].retry == "never":
+        renewed_s = record["retry_after_s"]
+        renewed = f"; the next period begins {renewed_s:,.0f} s later" if renewed_s is not None else ""
+        yield f"  its client was told that no retry helps{renewed}"
+    elif record["retry_after_s"] is not None:
         yield f"  its client was given a slot {record['retry_after_s']:.3f} s later"
-    elif REASONS[record["reason"]].retry == "never":
-        yield "  its client was told that no retry helps"
 
 
 def _why(reason: str) -> str:
@@ -128,7 +132,7 @@ def _why(reason: str) -> str:
 def _help(verdict: dict[str, Any]) -> str:
     value, limit, unit = verdict["value"], verdict["limit"], verdict["unit"].replace("_", " ")
     excess = value - limit
-    if unit in ("tokens", "requests", "queued requests", "queued bytes"):
+    if unit.startswith(COUNTED):
         return f"{_number(excess)} fewer {unit} asked or held, or a limit of {_number(value)}"
     if unit.startswith("s "):
         return (

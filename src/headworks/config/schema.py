@@ -96,7 +96,7 @@ class Ledger(Section):
 class UsageJournal(Section):
     """The source of quotas and statements."""
 
-    path: Text = Field("usage/", description="Directory of the append-only journal.")
+    path: Text | None = Field("usage/", description="Directory of the append-only journal; null: none is kept.")
     keep_days: Count = Field(400, description="Days a file is kept.")
 
 
@@ -178,7 +178,6 @@ NOT_YET_IN_FORCE: tuple[NotYet, ...] = (
     NotYet("ledger.replay_total_bytes_max", "answers are not kept", but=(0,)),
     NotYet("ledger.durability", "memory only", but=("process",)),
     NotYet("ledger.when_lost", "nothing is admitted while the ledger does not answer", but=("closed",)),
-    NotYet("usage", "no usage journal is written"),
     NotYet("classes.*.mode", "server.mode alone decides", but=("enforce",)),
     NotYet("classes.*.share", "classes are not weighed"),
     NotYet("classes.*.floor_ratio", "no class has a floor", but=(0,)),
@@ -196,12 +195,8 @@ NOT_YET_IN_FORCE: tuple[NotYet, ...] = (
     NotYet("tenants.*.mode", "server.mode alone decides", but=("enforce",)),
     NotYet("tenants.*.share", "tenants are not weighed"),
     NotYet("tenants.*.reserved", "nothing is kept free"),
-    NotYet("tenants.*.rate", "no rate is limited"),
-    NotYet("tenants.*.client_rate", "no rate is limited"),
-    NotYet("tenants.*.quota", "nothing is counted over a period"),
-    NotYet("tenants.*.over_quota", "nothing is counted over a period"),
+    NotYet("tenants.*.over_quota", "what is over the quota is refused", only=("demote",)),
     NotYet("tenants.*.slo", "the class's promises hold"),
-    NotYet("models.*.price_per_mtoken", "nothing is priced"),
     NotYet("models.*.kv_bytes_per_token", "memory is counted in tokens"),
     NotYet("models.*.tokenizer", "prompt tokens are estimated from bytes"),
     NotYet("pools.*.memory", "no model has a floor"),

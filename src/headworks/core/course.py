@@ -10,6 +10,7 @@ to decide that something has stopped.
 
 from __future__ import annotations
 
+from headworks.core import metering
 from headworks.core.book_table import TERMINAL
 from headworks.core.commands import Answer, Cancel, Start, Stop
 from headworks.core.desk import Desk
@@ -229,7 +230,9 @@ class Course:
         if report:
             self.report(life, now_s)
         desk.drop_rider(life)
-        desk.ask(life, Stop(life.execution.id, desk.owner, level, self._end(life), self._usage(life)), now_s)
+        usage = self._usage(life)
+        commits = metering.commits(life) if life.quota is not None else ()
+        desk.ask(life, Stop(life.execution.id, desk.owner, level, self._end(life), usage, commits), now_s)
 
     def _forget_proofs(self, life: Life) -> None:
         replica = life.replica
@@ -292,6 +295,8 @@ class Course:
             life.evidence = evidence
             self._forget_proofs(life)
             self.report(life, now_s)
+        if life.quota is not None:
+            metering.commits(life)
         self._desk.move(life, "stop_answered")
         life.ask = None
 
@@ -325,8 +330,11 @@ class Course:
                 now_s - life.leaving_s if life.leaving_s is not None else None,
                 outcome == "completed" and self._in_slo(life, now_s),
                 life.forecast.ttft_s,
+                "over_budget" if life.end_reason == metering.RETRIES else life.retry_kind,
             )
         )
+        if life.drawn:
+            metering.ended(life, now_s)
 
     def _outcome(self, life: Life) -> str:
         if not life.wanted:

@@ -83,6 +83,8 @@ class Outcome:
     in_slo: bool
     """It met every limit of its class and was still wanted: goodput."""
     predicted_ttft_s: float | None
+    retry_kind: str = ""
+    """Of a retry: `ticket_kept`, `early` or `over_budget`."""
 
 
 @dataclass(slots=True)

@@ -14,7 +14,9 @@ from headworks.core.types import Decision, Execution, Forecast, Request, Row, Us
 
 if TYPE_CHECKING:
     from headworks.core.lane import Lane
+    from headworks.core.metering import Draw
     from headworks.core.pool import Replica
+    from headworks.core.quota import QuotaCharge
 
 QUEUED, ASKED, UNASKED, SENT, RUNNING, LEAVING, SETTLING, ENDED = (
     "queued",
@@ -99,6 +101,12 @@ class Life:
     """Why it ended other than well: a code of `core/reasons.py`, or empty."""
     failed = False
     reported = False
+    drawn: tuple[Draw, ...] = ()
+    """What it drew on the buckets of its tenant and client when it was let in."""
+    quota: QuotaCharge | None = None
+    """What it has outstanding against its tenant's quota, from its ask on."""
+    retry_kind = ""
+    """Of a retry: `ticket_kept` or `early`."""
 
     def __init__(self, request: Request, number: int, lane: Lane, work: Work, forecast: Forecast) -> None:
         self.request = request

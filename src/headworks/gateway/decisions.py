@@ -79,6 +79,7 @@ class OutcomeRecord(msgspec.Struct, gc=False):
     unconfirmed_s: float | None
     in_slo: bool
     predicted_ttft_s: float | None
+    retry_kind: str
 
 
 class Line(msgspec.Struct, gc=False):
@@ -284,6 +285,7 @@ def _logged_outcome(outcome: Outcome) -> OutcomeRecord:
         outcome.unconfirmed_s,
         outcome.in_slo,
         outcome.predicted_ttft_s,
+        outcome.retry_kind,
     )
 
 
