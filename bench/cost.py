@@ -82,6 +82,7 @@ HEADWORKS = """\
 server: {listen: "127.0.0.1:{port}", admin: "127.0.0.1:{admin}"}
 ledger: {url: "memory:"}
 log: {decisions: "{folder}/decisions/"}
+usage: {path: "{folder}/usage/"}
 classes:
   interactive:
     slo: {ttft_s: 10.0}

@@ -218,6 +218,7 @@ CONFIG = """\
 server: {listen: "127.0.0.1:{port}", admin: "127.0.0.1:{admin}"}
 ledger: {url: "memory:"}
 log: {decisions: "{folder}/decisions/"}
+usage: {path: "{folder}/usage/"}
 tenants:
   bench: {keys: ["env:HEADWORKS_API_KEY"], class: {class}}
 pools:

@@ -35,6 +35,7 @@ def test_a_good_file_shows_what_will_be_enforced(file: Path, capsys: pytest.Capt
     assert "enforces on 127.0.0.1:8080; admin on 127.0.0.1:8081 without a key; ledger sqlite:headworks.db;" in text
     assert "sqlite:headworks.db; decisions in decisions/" in text
     assert "class interactive share 10, at least 20%; first token ≤ 1 s; waits ≤ 0.5 s, 500 in queue;" in text
+    assert "; usage in usage/" in text
     assert (
         "tenant acme 1 key; share 1; interactive unless it asks for one of interactive, batch, bulk; any model; ≤ 15000 tokens"
         in text
@@ -43,6 +44,19 @@ def test_a_good_file_shows_what_will_be_enforced(file: Path, capsys: pytest.Capt
     assert "replica llama/0 vllm at http://127.0.0.1:8000; proves a stop by E1, E3a, E3b, E4" in text
     assert f"{file} can be used; 1 warning." in text
     assert KEY not in text
+
+
+def test_rates_and_quotas_are_said_with_the_sizes_in_force(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    limits = """, rate: {tokens_per_s: 200, debt_tokens_max: 50, requests_per_s: 2, burst_requests: 3},
+    client_rate: {requests_per_s: 0.5, retry_ratio: 0.1}, quota: {period: day, tokens: 5000, money: 2.5}, over_quota: demote}"""
+    file.write_text(GOOD.replace("active_tokens_max: 15000}", "active_tokens_max: 15000" + limits))
+    assert run(["check", str(file)]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "200 tokens/s, 2000 at once and 50 borrowed, 2 requests/s, 3 at once" in text
+    assert "0.5 requests/s by each key, 5 at once, retries ≤ 10% of first attempts" in text
+    assert "≤ 5,000 tokens a day, ≤ 2.5 money a day" in text
+    assert "tenants.acme.over_quota: accepted, not in force in this version: what is over the quota is refused" in text
+    assert "tenants.acme.quota.money: models without price_per_mtoken cost nothing: a" in text
 
 
 def test_a_bad_file_shows_each_problem_on_one_line_and_does_not_hold(file: Path, capsys: pytest.CaptureFixture[str]) -> None:

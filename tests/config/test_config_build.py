@@ -10,7 +10,15 @@ from headworks.config.load import load
 from headworks.config.options import for_upstream, with_options
 from headworks.config.problems import ConfigError
 from headworks.config.values import Address
-from headworks.core.policy import ClassPolicy, DisciplinePolicy, ReplicaPolicy, TenantPolicy
+from headworks.core.policy import (
+    ClassPolicy,
+    DisciplinePolicy,
+    PricePolicy,
+    QuotaPolicy,
+    RatePolicy,
+    ReplicaPolicy,
+    TenantPolicy,
+)
 
 SMALLEST = """\
 pools:
@@ -83,7 +91,10 @@ classes:
     on_tenant_full: refuse
 tenants:
   t: {mode: observe, keys: ["env:ACME_KEY"], classes: [batch], models: [a], active_tokens_max: 5, active_requests_max: 6,
-      queue: {requests_max: 3, bytes_max: 4000}}
+      queue: {requests_max: 3, bytes_max: 4000},
+      rate: {tokens_per_s: 10, burst_tokens: 20, debt_tokens_max: 30, requests_per_s: 4, burst_requests: 5},
+      client_rate: {tokens_per_s: 1.5, retry_ratio: 0.2}, quota: {period: week, tokens: 7, money: 2.5, bill: reserved}}
+models: {a: {price_per_mtoken: {prompt: 0.1, output: 0.4}}}
 pools:
   p:
     models: [a]
@@ -107,6 +118,10 @@ pools:
     assert (tenant.classes, tenant.service_class, tenant.models, tenant.observe) == (("batch",), "batch", ("a",), True)
     assert (tenant.active_tokens_max, tenant.active_requests_max) == (5, 6)
     assert (tenant.queue_requests_max, tenant.queue_bytes_max) == (3, 4_000)
+    assert tenant.rate == RatePolicy(10.0, 20, 30, 4.0, 5)
+    assert (tenant.client_rate, tenant.retry_ratio) == (RatePolicy(tokens_per_s=1.5), 0.2)
+    assert tenant.quota == QuotaPolicy("week", 7, 2_500_000_000, "reserved")
+    assert rules.prices == {"a": PricePolicy(0.1, 0.1, 0.4)} and len(rules.price_version) == 12
     pool = rules.pools["p"]
     assert (pool.models, pool.active_tokens_max, pool.active_requests_max) == (("a",), 100, 10)
     assert (pool.kv_ratio_max, pool.over_commit, pool.evidence_min, pool.output_tokens_cold) == (0.7, 1.5, "E3a", 64)
@@ -159,6 +174,7 @@ def test_the_reference_file_becomes_settings() -> None:
     assert edges.keys_secret is not None
     assert edges.keys_secret.reveal() == "pepper-0123456789abcdef0123456789"
     assert (edges.decision_log.directory, edges.decision_log.keep_days) == ("decisions/", 30)
+    assert (edges.usage.directory, edges.usage.keep_days) == ("usage/", 400)
 
 
 def test_I37_settings_do_not_print_secrets() -> None:
@@ -185,6 +201,7 @@ def test_an_upstream_needs_no_file() -> None:
     assert rules.pools["upstream"].evidence_min == "E3"
     assert [(r.name, r.url, r.engine) for r in edges.replicas] == [("upstream/0", "http://127.0.0.1:8000", "vllm")]
     assert edges.is_anonymous
+    assert edges.usage.directory is None, "without a file nothing is written"
     assert edges.listen.is_loopback
     assert for_upstream("http://127.0.0.1:8000", "openai").pools["upstream"].evidence_min == "E1"
 

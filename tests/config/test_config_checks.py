@@ -67,6 +67,18 @@ RELATIONS = [
         "tenants.t.reserved.tokens: reserved.tokens is 11; the tenant may only hold active_tokens_max = 10",
     ),
     (
+        "tenants: {t: {keys: ['env:ACME_KEY'], rate: {burst_tokens: 11}}}",
+        "tenants.t.rate.burst_tokens: burst_tokens limits nothing without tokens_per_s",
+    ),
+    (
+        "tenants: {t: {keys: ['env:ACME_KEY'], client_rate: {requests_per_s: 1, debt_tokens_max: 11}}}",
+        "tenants.t.client_rate.debt_tokens_max: debt_tokens_max limits nothing without tokens_per_s",
+    ),
+    (
+        "tenants: {t: {keys: ['env:ACME_KEY'], quota: {period: day}}}",
+        "tenants.t.quota: a quota of neither tokens nor money limits nothing",
+    ),
+    (
         "tenants: {t: {keys: ['env:ACME_KEY']}, u: {keys: ['env:ACME_KEY']}}",
         "tenants.u.keys[0]: holds the same key as tenants.t.keys[0]; a key belongs to one client",
     ),
@@ -225,3 +237,11 @@ def test_warnings_do_not_stop_a_file() -> None:
 def test_pools_that_take_models_from_engines_leave_model_names_unjudged() -> None:
     text = f"pools: {{p: {{replicas: [{REPLICA}]}}}}\ntenants: {{t: {{keys: ['env:ACME_KEY'], models: [anything]}}}}"
     assert problems(text, ENVIRONMENT) == []
+
+
+def test_A2_a_quota_that_a_restart_forgets_is_warned_about() -> None:
+    quota = "tenants: {t: {keys: ['env:ACME_KEY'], quota: {tokens: 5}}}\n"
+    warned = "without a usage journal a restart forgets what has been used of the quota"
+    for usage, expected in (("usage: {path: null}\n", True), ("", False)):
+        loaded = read(usage + quota + POOL)
+        assert any(warned in str(warning) for warning in loaded.warnings) == expected

@@ -130,6 +130,7 @@ def configuration(directory: Path, engine_url: str, **sections: Any) -> Path:
         "server": {"listen": f"127.0.0.1:{free_port()}", "admin": f"127.0.0.1:{free_port()}", "drain_s": 10},
         "ledger": {"url": "memory:"},
         "log": {"decisions": None},
+        "usage": {"path": str(directory / "usage")},
         "pools": {"llama": {"replicas": [{"url": engine_url, "engine": "vllm"}]}},
         **sections,
     }

@@ -105,6 +105,14 @@ class Scene:
         snapshot = self.app.snapshot()
         assert {name: pool["tokens"] for name, pool in snapshot["pools"].items()} == dict.fromkeys(snapshot["pools"], 0)
 
+    async def restart(self) -> None:
+        """Another process with the same files: this one is stopped in order before."""
+        await self.app.stop()
+        config = self.text()
+        self.app = App(build.policy(config, number=1), build.settings(config, ENVIRONMENT))
+        await self.app.start()
+        await self.until(lambda: self.app.obstacles() == [])
+
     def text(self, **changes: Any) -> Any:
         """The configuration with something changed, checked as a file is."""
         given = merged(self.texts, changes)
@@ -138,6 +146,7 @@ async def scene(
             "server": {"listen": "127.0.0.1:0", "admin": "127.0.0.1:0", "drain_s": 1},
             "ledger": {"url": "memory:"},
             "log": {"decisions": directory},
+            "usage": {"path": f"{directory}/usage"},
             "pools": {
                 "llama": merged({"replicas": replicas, "observe": {"every_s": 0.1, "unconfirmed_every_s": 0.02}}, pool or {})
             },

@@ -83,6 +83,8 @@ def test_I1_to_I36_hold_after_every_event_of_every_seed_and_nothing_is_held_at_t
         "outcome refused ledger_unavailable",
         "outcome replayed",
         "outcome refused idempotency_in_progress",
+        "outcome refused rate_limit_exceeded",
+        "outcome refused insufficient_quota",
         "outcome failed upstream_lost",
         "outcome failed upstream_timeout",
         "outcome failed deadline_exceeded",

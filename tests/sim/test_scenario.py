@@ -21,6 +21,9 @@ from headworks.sim.scenario import Scenario, ScenarioError, load
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
 
 
+ALL = ["burst", "burst_batching", "small_pool", "bursty_tenant", "retry_wave"]
+
+
 @cache
 def found(name: str) -> dict[str, Any]:
     """The results of a scenario of this repository, run once for all tests that look at them."""
@@ -101,12 +104,12 @@ def test_G3_a_long_queue_alone_is_not_useless_but_work_for_those_who_left_is() -
     assert cases["patience_60_s"]["disciplines"]["cancel_off"]["goodput_per_s"] == 0.25
 
 
-@pytest.mark.parametrize("name", ["burst", "burst_batching", "small_pool"])
+@pytest.mark.parametrize("name", ALL)
 def test_G3_every_expectation_of_a_scenario_holds(name: str) -> None:
     assert found(name)["failures"] == []
 
 
-@pytest.mark.parametrize("name", ["burst", "burst_batching", "small_pool"])
+@pytest.mark.parametrize("name", ALL)
 def test_I36_every_arrival_ends_in_exactly_one_way(name: str) -> None:
     cases = [found(name), *found(name)["cases"].values()]
     for case in cases:
@@ -115,6 +118,23 @@ def test_I36_every_arrival_ends_in_exactly_one_way(name: str) -> None:
             assert counts["difference"] == 0, discipline
             assert counts["running"] == 0, discipline
             assert counts["arrivals"] >= one["arrivals"] > 0
+
+
+def test_B5_a_bursty_tenant_gets_three_times_its_rate_for_20_s_and_the_steady_keep_80_percent() -> None:
+    tenants = found("bursty_tenant")["disciplines"]["predictive_ttft"]["tenants"]
+    assert 5.0 <= tenants["bursty"]["useful_per_s_best_20_s"] <= 6.5
+    assert 1.8 <= tenants["bursty"]["useful_per_s_worst_20_s"] <= 2.2
+    assert min(tenants[name]["served_ratio_worst_5_s"] for name in ("steady_a", "steady_b")) >= 0.8
+    without = found("bursty_tenant")["cases"]["no_rate"]["disciplines"]["predictive_ttft"]["tenants"]
+    assert max(without[name]["served_ratio_worst_5_s"] for name in ("steady_a", "steady_b")) <= 0.7
+
+
+def test_K52_a_hundred_and_a_thousand_refused_at_once_return_as_the_pool_drains() -> None:
+    for one, wishes in ((found("retry_wave"), 100), (found("retry_wave")["cases"]["thousand"], 1000)):
+        results = one["disciplines"]["predictive_ttft"]
+        assert results["tenants"]["wave"]["wishes"] == wishes
+        assert results["callers"]["returns_per_s_max"] <= 1.2 * 10
+        assert results["tenants"]["wave"]["served"] >= min(wishes, 590)
 
 
 # running one

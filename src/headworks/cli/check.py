@@ -21,7 +21,9 @@ from headworks.config.checks_pools import replica_evidence
 from headworks.config.load import Loaded, load
 from headworks.config.problems import Problem
 from headworks.config.schema import Config
+from headworks.core.buckets import size
 from headworks.core.policy import ClassPolicy, PoolPolicy, TenantPolicy
+from headworks.core.quota import NANO
 
 
 def check(
@@ -62,6 +64,7 @@ def enforcement(config: Config, environment: Any, stored_keys: Mapping[str, int]
         "ledger": edges.ledger_url.partition("//")[0],
         "durability": edges.durability if edges.ledger_url.startswith("sqlite:") else None,
         "decision_log": edges.decision_log.directory,
+        "usage_journal": edges.usage.directory,
         "classes": {name: _class(section) for name, section in rules.classes.items()},
         "tenants": {name: _tenant(section, key_counts[name]) for name, section in rules.tenants.items()},
         "pools": {name: _pool(section, config) for name, section in rules.pools.items()},
@@ -95,6 +98,10 @@ def _tenant(section: TenantPolicy, keys: int) -> dict[str, Any]:
         "queue_requests_max": section.queue_requests_max,
         "queue_bytes_max": section.queue_bytes_max,
         "share": section.share,
+        "rate": None if section.rate is None else asdict(section.rate),
+        "client_rate": None if section.client_rate is None else asdict(section.client_rate),
+        "retry_ratio": section.retry_ratio,
+        "quota": None if section.quota is None else asdict(section.quota),
         "mode": "observe" if section.observe else "enforce",
     }
 
@@ -173,7 +180,9 @@ def _gateway_line(enforced: dict[str, Any]) -> str:
     key = "with a key" if enforced["admin_key"] else "without a key"
     log = f"decisions in {enforced['decision_log']}" if enforced["decision_log"] else "no decision log"
     power = ", synced with every batch" if enforced["durability"] == "power" else ""
-    return f"{mode} on {enforced['listen']}; admin on {enforced['admin']} {key}; ledger {enforced['ledger']}{power}; {log}"
+    usage = f"usage in {enforced['usage_journal']}" if enforced["usage_journal"] else "no usage journal"
+    ports = f"{mode} on {enforced['listen']}; admin on {enforced['admin']} {key}"
+    return f"{ports}; ledger {enforced['ledger']}{power}; {log}; {usage}"
 
 
 def _class_line(section: dict[str, Any]) -> str:
@@ -198,8 +207,33 @@ def _tenant_line(section: dict[str, Any]) -> str:
         )
         if section[key] is not None
     ]
+    limits += [*_rate_words(section["rate"], ""), *_rate_words(section["client_rate"], " by each key")]
+    if section["retry_ratio"] is not None:
+        limits.append(f"retries ≤ {section['retry_ratio']:.0%} of first attempts")
+    limits += _quota_words(section["quota"])
     who = f"{_counted(section['keys'], 'key')}; share {section['share']:g}; {classes}"
     return f"{who}; {models}; {', '.join(limits) or 'no limit'}{_observed(section)}"
+
+
+def _rate_words(rate: dict[str, Any] | None, whose: str) -> list[str]:
+    """The sizes are those in force, also where the file does not state them."""
+    if rate is None:
+        return []
+    found = []
+    for unit, debt in (("tokens", rate["debt_tokens_max"]), ("requests", 0)):
+        per_s = rate[f"{unit}_per_s"]
+        if per_s is not None:
+            borrowed = f" and {debt} borrowed" if debt else ""
+            found.append(f"{per_s:g} {unit}/s{whose}, {size(per_s, rate[f'burst_{unit}'])} at once{borrowed}")
+    return found
+
+
+def _quota_words(quota: dict[str, Any] | None) -> list[str]:
+    if quota is None:
+        return []
+    money = None if quota["nanomoney"] is None else quota["nanomoney"] / NANO
+    amounts = ((quota["tokens"], "tokens"), (money, "money"))
+    return [f"≤ {amount:,.10g} {unit} a {quota['period']}" for amount, unit in amounts if amount is not None]
 
 
 def _observed(section: dict[str, Any]) -> str:

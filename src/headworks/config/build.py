@@ -9,12 +9,22 @@ from collections.abc import Mapping
 from hashlib import sha256
 
 from headworks.config import secret
-from headworks.config.pools import Discipline, Pool
+from headworks.config.pools import Discipline, Pool, Price
 from headworks.config.schema import Config
-from headworks.config.settings import ClientKey, ConnectionLimits, DecisionLogSettings, ReplicaSettings, Settings
-from headworks.config.traffic import ServiceClass, Tenant
+from headworks.config.settings import ClientKey, ConnectionLimits, DecisionLogSettings, ReplicaSettings, Settings, UsageSettings
+from headworks.config.traffic import Quota, Rate, ServiceClass, Tenant
 from headworks.config.values import ENVIRONMENT_NAME, address
-from headworks.core.policy import ClassPolicy, DisciplinePolicy, Policy, PoolPolicy, ReplicaPolicy, TenantPolicy
+from headworks.core.policy import (
+    ClassPolicy,
+    DisciplinePolicy,
+    Policy,
+    PoolPolicy,
+    PricePolicy,
+    QuotaPolicy,
+    RatePolicy,
+    ReplicaPolicy,
+    TenantPolicy,
+)
 
 ANONYMOUS = "anonymous"
 DEFAULT_CLASS = "interactive"
@@ -37,6 +47,8 @@ def policy(config: Config, *, number: int) -> Policy:
         observe=config.server.mode == "observe",
         lease_s=config.ledger.lease_s,
         remember_s=config.ledger.remember_s,
+        prices={name: _price(model.price_per_mtoken) for name, model in config.models.items() if model.price_per_mtoken},
+        price_version=_price_version(config),
     )
 
 
@@ -80,7 +92,41 @@ def _tenant(name: str, section: Tenant, all_classes: tuple[str, ...]) -> TenantP
         queue_requests_max=section.queue.requests_max,
         queue_bytes_max=section.queue.bytes_max,
         observe=section.mode == "observe",
+        rate=_rate(section.rate),
+        client_rate=_rate(section.client_rate),
+        retry_ratio=section.client_rate.retry_ratio if section.client_rate is not None else None,
+        quota=_quota(section.quota),
     )
+
+
+def _rate(section: Rate | None) -> RatePolicy | None:
+    if section is None or (section.tokens_per_s is None and section.requests_per_s is None):
+        return None
+    return RatePolicy(
+        tokens_per_s=section.tokens_per_s,
+        burst_tokens=section.burst_tokens,
+        debt_tokens_max=section.debt_tokens_max or 0,
+        requests_per_s=section.requests_per_s,
+        burst_requests=section.burst_requests,
+    )
+
+
+def _quota(section: Quota | None) -> QuotaPolicy | None:
+    if section is None or (section.tokens is None and section.money is None):
+        return None
+    nanomoney = None if section.money is None else round(section.money * 1_000_000_000)
+    return QuotaPolicy(period=section.period, tokens=section.tokens, nanomoney=nanomoney, bill=section.bill)
+
+
+def _price(section: Price) -> PricePolicy:
+    return PricePolicy(section.prompt, section.prompt if section.cached is None else section.cached, section.output)
+
+
+def _price_version(config: Config) -> str:
+    """Names the prices by their content, so that a line of the usage journal says by which it was billed."""
+    prices = {name: model.price_per_mtoken for name, model in config.models.items() if model.price_per_mtoken is not None}
+    text = ";".join(f"{name}={price.model_dump_json()}" for name, price in sorted(prices.items()))
+    return sha256(text.encode()).hexdigest()[:VERSION_LENGTH] if prices else ""
 
 
 def _pool(name: str, section: Pool) -> PoolPolicy:
@@ -152,6 +198,7 @@ def settings(config: Config, environment: Mapping[str, str]) -> Settings:
         decision_log=DecisionLogSettings(config.log.decisions, config.log.rotate_bytes, config.log.keep_days),
         keys_path=_keys_path(config.ledger.url, environment),
         keys_secret=_secret(config.ledger.keys_secret, environment),
+        usage=UsageSettings(config.usage.path, config.usage.keep_days),
     )
 
 

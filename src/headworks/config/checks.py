@@ -122,11 +122,44 @@ def _tenant_limits(config: Config, name: str) -> Iterator[Finding]:
         if most is not None and amount > most:
             text = f"reserved.{unit} is {amount}; the tenant may only hold active_{unit}_max = {most}"
             yield Finding(((*here, "reserved", unit), (*here, f"active_{unit}_max")), text)
+    yield from _rates_and_quota(config, name)
     budgets = [pool.active_tokens_max for pool in config.pools.values()]
     numbers = [budget for budget in budgets if isinstance(budget, int)]
     if tenant.active_tokens_max is not None and len(numbers) == len(budgets) and tenant.active_tokens_max > sum(numbers):
         text = f"{tenant.active_tokens_max} is more than all pools together hold ({sum(numbers)}): it limits nothing"
         yield Finding(((*here, "active_tokens_max"), ("pools",)), text, is_warning=True)
+
+
+def _rates_and_quota(config: Config, name: str) -> Iterator[Finding]:
+    """What limits nothing, or not what it seems to."""
+    tenant = config.tenants[name]
+    for key, rate in (("rate", tenant.rate), ("client_rate", tenant.client_rate)):
+        here: Path = ("tenants", name, key)
+        for size, refill in (("burst_tokens", "tokens_per_s"), ("burst_requests", "requests_per_s")):
+            if rate is not None and getattr(rate, size) is not None and getattr(rate, refill) is None:
+                yield Finding(((*here, size), (*here, refill)), f"{size} limits nothing without {refill}")
+        if rate is not None and rate.debt_tokens_max is not None and rate.tokens_per_s is None:
+            text = "debt_tokens_max limits nothing without tokens_per_s"
+            yield Finding(((*here, "debt_tokens_max"), (*here, "tokens_per_s")), text)
+    quota = tenant.quota
+    if quota is None:
+        return
+    here = ("tenants", name, "quota")
+    if quota.tokens is None and quota.money is None:
+        yield Finding((here,), "a quota of neither tokens nor money limits nothing")
+    allowed = tenant.models if tenant.models is not None else served_models(config)
+    unpriced = [model for model in allowed or () if _price_of(config, model) is None]
+    if quota.money is not None and (unpriced or not config.models):
+        text = f"models without price_per_mtoken cost nothing: {_listed(unpriced) if unpriced else 'all of them'}"
+        yield Finding(((*here, "money"), ("models",)), text, is_warning=True)
+    if config.usage.path is None:
+        text = "without a usage journal a restart forgets what has been used of the quota"
+        yield Finding((here, ("usage", "path")), text, is_warning=True)
+
+
+def _price_of(config: Config, model: str) -> object:
+    known = config.models.get(model)
+    return known.price_per_mtoken if known is not None else None
 
 
 def _listeners(config: Config) -> Iterator[Finding]:

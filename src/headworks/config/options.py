@@ -20,6 +20,7 @@ def for_upstream(url: str, engine: str = "vllm") -> Config:
     evidence = "E1" if engine == "openai" else "E3"
     value = {
         "ledger": {"url": "memory:"},
+        "usage": {"path": None},
         "pools": {"upstream": {"replicas": [{"url": url, "engine": engine}], "evidence_min": evidence}},
     }
     try:

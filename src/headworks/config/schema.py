@@ -99,7 +99,7 @@ class Ledger(Section):
 class UsageJournal(Section):
     """The source of quotas and statements."""
 
-    path: Text = Field("usage/", description="Directory of the append-only journal.")
+    path: Text | None = Field("usage/", description="Directory of the append-only journal; null: none is kept.")
     keep_days: Count = Field(400, description="Days a file is kept.")
 
 
@@ -177,7 +177,6 @@ NOT_YET_IN_FORCE: tuple[NotYet, ...] = (
     NotYet("server.guard", "the gateway does not shed for its own sake"),
     NotYet("ledger.domain", "a ledger in one process is one domain", but=("main",)),
     NotYet("ledger.when_lost", "nothing is admitted while the ledger does not answer", but=("closed",)),
-    NotYet("usage", "no usage journal is written"),
     NotYet("classes.*.mode", "server.mode alone decides", but=("enforce",)),
     NotYet("classes.*.slo.ttft_percentile", "every admitted request is held to ttft_s"),
     NotYet("classes.*.slo.tpot_s", "only ttft_s decides"),
@@ -191,12 +190,8 @@ NOT_YET_IN_FORCE: tuple[NotYet, ...] = (
     NotYet("classes.*.on_pressure", "requests are refused, not degraded"),
     NotYet("tenants.*.mode", "server.mode alone decides", but=("enforce",)),
     NotYet("tenants.*.reserved", "nothing is kept free"),
-    NotYet("tenants.*.rate", "no rate is limited"),
-    NotYet("tenants.*.client_rate", "no rate is limited"),
-    NotYet("tenants.*.quota", "nothing is counted over a period"),
-    NotYet("tenants.*.over_quota", "nothing is counted over a period"),
+    NotYet("tenants.*.over_quota", "what is over the quota is refused", only=("demote",)),
     NotYet("tenants.*.slo", "the class's promises hold"),
-    NotYet("models.*.price_per_mtoken", "nothing is priced"),
     NotYet("models.*.kv_bytes_per_token", "memory is counted in tokens"),
     NotYet("models.*.tokenizer", "prompt tokens are estimated from bytes"),
     NotYet("pools.*.memory", "no model has a floor"),

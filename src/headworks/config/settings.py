@@ -55,6 +55,14 @@ class DecisionLogSettings:
 
 
 @dataclass(slots=True)
+class UsageSettings:
+    """Where what was used is written down. `directory` None: nowhere, and a restart forgets what quotas have used."""
+
+    directory: str | None
+    keep_days: int
+
+
+@dataclass(slots=True)
 class Settings:
     """What a gateway is built from, beside its policy."""
 
@@ -75,6 +83,7 @@ class Settings:
     is_anonymous: bool
     """No tenants are configured: whoever reaches the port is tenant `ANONYMOUS`, without a key."""
     decision_log: DecisionLogSettings
+    usage: UsageSettings
     keys_path: str | None = None
     """The ledger's file, where keys are stored; None: a ledger without one."""
     keys_secret: Secret | None = None

@@ -171,7 +171,7 @@ class Reserved(Section):
 
 
 class Rate(Section):
-    """Token bucket of a tenant, in tokens and in requests, with debt."""
+    """Token buckets, in tokens and in requests. A bucket whose size is not stated holds ten seconds of its rate."""
 
     tokens_per_s: Positive | None = Field(None, description="Tokens that come back each second.")
     burst_tokens: Count | None = Field(None, description="Tokens that may be spent at once.")
@@ -180,12 +180,12 @@ class Rate(Section):
     burst_requests: Count | None = Field(None, description="Requests that may be made at once.")
 
 
-class ClientRate(Section):
+class ClientRate(Rate):
     """Limits of each API key of the tenant."""
 
-    requests_per_s: Positive | None = Field(None, description="Requests that come back each second.")
-    burst_requests: Count | None = Field(None, description="Requests that may be made at once.")
-    retry_ratio: Ratio | None = Field(None, description="Retries allowed, as a share of the client's requests.")
+    retry_ratio: Ratio | None = Field(
+        None, description="Retries allowed beside those that keep their slot, as a share of first attempts."
+    )
 
 
 class Quota(Section):

@@ -110,7 +110,7 @@ class Book(Leases):
         if command.policy_number < self._policy[0]:
             return self._answer("set_limits", "", "refused")
         self._policy = (command.policy_number, command.policy_version)
-        self.counters.set(command.limits, command.floors)
+        self.counters.set(command.limits, command.floors, command.committed)
         return self._answer("set_limits", "", "ok")
 
     def _waits_for_room(self, command: Waits) -> Answer:

@@ -41,7 +41,7 @@ def _of_counters(counters: Counters, entries: Mapping[str, Entry]) -> Iterator[s
                 if amount < 0:
                     yield f"{entry.execution} is charged {amount} {unit} on {scope}"
     for counter in counters.all():
-        parts = charged.pop((counter.scope, counter.unit), 0)
+        parts = charged.pop((counter.scope, counter.unit), 0) + counter.committed
         if counter.held != parts:
             yield f"{counter.scope} {counter.unit}: the counter says {counter.held}, its parts {parts}"
         if counter.held < 0:

@@ -25,12 +25,14 @@ COUNTERS_SWEPT_AT = 4096
 class Counter:
     """One (scope, unit)."""
 
-    __slots__ = ("excess", "follower", "held", "limit", "scope", "unit")
+    __slots__ = ("committed", "excess", "follower", "held", "limit", "scope", "unit")
 
     def __init__(self, scope: str, unit: str) -> None:
         self.scope = scope
         self.unit = unit
         self.held = 0
+        self.committed = 0
+        """The part of it that no execution holds: used up, and never given back while the limit stands."""
         self.limit = UNLIMITED
         self.excess = 0
         """What was held when it was last known to be above its limit for a good reason; 0 where it never was."""
@@ -121,8 +123,17 @@ class Counters:
                     never.append(Shortfall(floor.scope, unit, amount, limit))
         return never
 
-    def set(self, limits: Iterable[tuple[str, str, int]], floors: tuple[Floor, ...]) -> None:
-        """Replace every limit and floor. What is held stays held."""
+    def commit(self, charges: Charges) -> None:
+        """Keep these amounts charged for good, whatever the limits: they have been used. Where no limit is, nobody asks."""
+        for counter, (_, _, amount) in zip(self.find(charges), charges, strict=True):
+            if counter.limit != UNLIMITED:
+                counter.committed += amount
+                counter.held += amount
+                if counter.held > counter.limit:
+                    counter.excess = max(counter.excess, counter.held)
+
+    def set(self, limits: Iterable[tuple[str, str, int]], floors: tuple[Floor, ...], committed: Charges = ()) -> None:
+        """Replace every limit and floor. What is held stays held, and what is committed as long as there is a limit."""
         for counter in self._counters.values():
             counter.limit = UNLIMITED
             counter.excess = 0
@@ -132,6 +143,17 @@ class Counters:
             if counter.held > amount:
                 counter.excess = counter.held
         self._floors = floors
+        for counter in self._counters.values():
+            if counter.committed and counter.limit == UNLIMITED:
+                counter.held -= counter.committed
+                counter.committed = 0
+        more = [(one, unit, amount - self.committed(one, unit)) for one, unit, amount in committed]
+        self.commit([charge for charge in more if charge[2] > 0])
+
+    def committed(self, scope: str, unit: str) -> int:
+        """What is charged there for good."""
+        counter = self._counters.get((scope, unit))
+        return counter.committed if counter else 0
 
     def held(self, scope: str, unit: str) -> int:
         """What is charged to this scope now."""

@@ -245,6 +245,8 @@ class Lives(Records):
         if state is None or (evidence != "E1" and not self._admissible(entry, command)):
             return self._refuse(verb, entry, command, move)
         self._finish(entry, state, evidence, usage)
+        if command.commits:
+            self.counters.commit(command.commits)
         return plain_answer(verb, entry.execution, move.outcome, state, entry.owner, self.sequence, usage, evidence)
 
     def _admissible(self, entry: Entry, command: Stop) -> bool:

@@ -106,16 +106,19 @@ def replica_from(value: Any, entries: Mapping[str, Entry]) -> Replica:
 
 
 def limits_value(counters: Counters) -> dict[str, Any]:
-    """Limits, floors and excesses; what is held is the sum of the executions."""
+    """Limits, floors, excesses and what is committed; what is held besides is the sum of the executions."""
+    limited = [one for one in counters.all() if one.limit != UNLIMITED]
+    limited.sort(key=lambda one: (one.scope, one.unit))
     return {
-        "limits": [[one.scope, one.unit, one.limit, one.excess] for one in counters.all() if one.limit != UNLIMITED],
+        "limits": [[one.scope, one.unit, one.limit, one.excess, one.committed] for one in limited],
         "floors": list(counters.floors),
     }
 
 
 def restore_limits(counters: Counters, value: Any) -> None:
     """Into counters that hold nothing yet."""
-    limits = [Charge(scope, unit, limit) for scope, unit, limit, _ in value["limits"]]
-    counters.set(limits, tuple(Floor(*floor) for floor in value["floors"]))
-    for charge, (_, _, _, excess) in zip(counters.find(limits), value["limits"], strict=True):
+    limits = [Charge(scope, unit, limit) for scope, unit, limit, _, _ in value["limits"]]
+    committed = [Charge(scope, unit, amount) for scope, unit, _, _, amount in value["limits"]]
+    counters.set(limits, tuple(Floor(*floor) for floor in value["floors"]), committed)
+    for charge, (_, _, _, excess, _) in zip(counters.find(limits), value["limits"], strict=True):
         charge.excess = excess

@@ -28,8 +28,9 @@ from headworks.core.commands import (
     TakeReader,
 )
 from headworks.core.desk import Desk
-from headworks.core.life import LEAVING, SETTLING
+from headworks.core.life import LEAVING, SETTLING, Life
 from headworks.core.pool import Replica
+from headworks.core.quota import PREFIX
 from headworks.core.types import Charge, Owner, ReplicaSample, Reservation
 
 BEAT_S = 1.0
@@ -62,6 +63,8 @@ class Boot:
         self.owners: tuple[Owner, ...] = ()
         self.wards: dict[str, Reservation] = {}
         """Orphans adopted here: watched until the ledger says they have stopped."""
+        self._limits_open = False
+        """The ledger has not answered to the last limits it was told."""
         self._beat = 0
         self._beats: dict[int, float] = {}
         self._next_beat_s = float("-inf")
@@ -102,7 +105,7 @@ class Boot:
         self._beats[self._beat] = now_s
         if len(self._beats) > BEATS_MAX:
             del self._beats[next(iter(self._beats))]
-        if self.lost:
+        if self.lost or self._limits_open:
             self.put_limits()
         seen_sequence = self._seen_sequence(now_s - VOUCH_S)
         self._desk.command(Heartbeat(self._desk.owner, self._beat, seen_sequence, self._unvouched(now_s)))
@@ -129,25 +132,41 @@ class Boot:
     def put_limits(self) -> None:
         """Tell the ledger what every scope may hold: the policy's word, and the engines' where the policy says `auto`."""
         policy = self._desk.policy
-        self._desk.command(SetLimits(policy.version, policy.number, tuple(limits_of(self._desk))))
+        limits, committed = tuple(limits_of(self._desk)), tuple(committed_of(self._desk))
+        self._limits_open = True
+        self._desk.command(SetLimits(policy.version, policy.number, limits, (), committed))
 
     def answered(self, answer: Answer, now_s: float) -> bool:
-        """An answer about this gateway or an engine. True when the ledger is there again after it was lost."""
-        if answer.verb == "heartbeat":
+        """An answer about this gateway's standing or about engines. True when the ledger is there again after it was lost."""
+        verb = answer.verb
+        if verb == "heartbeat":
             return self.answered_beat(answer, now_s)
-        if answer.verb == "held":
+        if verb == "set_limits":
+            self._limits_open = False
+        elif verb == "held":
             self.answered_held(answer, now_s)
-        elif answer.verb == "adopt":
+        elif verb == "adopt":
             self.answered_adopt(answer, now_s)
-        elif answer.verb == "take_reader":
+        elif verb == "take_reader":
             self.answered_reader(self.find_replica(answer.replica), answer, now_s)
-        elif answer.verb == "put_incarnation":
+        elif verb == "put_incarnation":
             self.answered_incarnation(answer)
-        elif answer.verb == "put_sample":
+        elif verb == "put_sample":
             self.answered_sample(answer)
-        elif answer.verb == "cancel":
+        elif verb == "cancel":
             self.answered_cancel(answer)
         return False
+
+    def quota_charges(self, life: Life, now_s: float) -> tuple[tuple[str, str, int], ...]:
+        """What a reserve charges to its tenant's quota. A period that has just begun has a limit to be told first."""
+        quota = life.lane.tenant.quota
+        if quota is None:
+            return ()
+        quota.turn(now_s)
+        if not quota.is_told:
+            self.put_limits()
+        life.quota = quota.take(life.work, life.request.model)
+        return life.quota.charges()
 
     def answered_beat(self, answer: Answer, now_s: float) -> bool:
         """A heartbeat came back. True when the ledger is there again after it was lost."""
@@ -208,6 +227,8 @@ class Boot:
 
     def released(self, record: Reservation) -> None:
         """The ledger has ended this execution: nobody needs to watch it any more."""
+        if any(scope.startswith(PREFIX) for scope, _, _ in record.charges):
+            self._limits_open = True  # no stop has said what it used of its quota: the limits will, with the next beat
         self.wards.pop(record.execution, None)
         replica = self.find_replica(record.replica)
         if replica is not None:
@@ -295,6 +316,9 @@ def limits_of(desk: Desk) -> Iterator[Charge]:
             yield Charge(f"tenant:{tenant.name}", "tokens", tenant.active_tokens_max)
         if tenant.active_requests_max is not None:
             yield Charge(f"tenant:{tenant.name}", "requests", tenant.active_requests_max)
+    for use in desk.tenants.values():
+        if use.quota is not None:
+            yield from use.quota.limits()
     for pool in desk.pools.values():
         if pool.tokens_max is not None:
             yield Charge(f"pool:{pool.name}", "tokens", pool.tokens_max)
@@ -303,3 +327,11 @@ def limits_of(desk: Desk) -> Iterator[Charge]:
                 yield Charge(replica.scope, "tokens", replica.tokens_max)
             if pool.policy.active_requests_max is not None:
                 yield Charge(replica.scope, "requests", pool.policy.active_requests_max)
+
+
+def committed_of(desk: Desk) -> Iterator[Charge]:
+    """What this gateway knows to be used up of the running periods' quotas; from here on the ledger has been told so."""
+    for use in desk.tenants.values():
+        if use.quota is not None:
+            use.quota.is_told = True
+            yield from use.quota.committed()

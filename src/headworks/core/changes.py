@@ -6,7 +6,7 @@ from headworks.core.boot import Boot
 from headworks.core.course import Course
 from headworks.core.desk import Desk
 from headworks.core.disciplines import own_share
-from headworks.core.events import Drain, SampleFailed
+from headworks.core.events import Drain, SampleFailed, UsageRead
 from headworks.core.life import RUNNING, SENT
 from headworks.core.policy import INFINITE_S, Policy
 from headworks.core.pool import Pool, Replica
@@ -15,6 +15,8 @@ from headworks.core.types import Capacity, ReplicaSample
 
 LOOK_S_MIN = 0.025
 """Looks cost the engine's front end time: not more often than this, however fast its clock runs."""
+NO_LONGER = ("request_exceeds_capacity", "insufficient_quota", "tenant_capacity_exceeded")
+"""Refusals by a new policy that reach what waits already. It has drawn on its rates, so they do not concern it any more."""
 
 
 class Changes:
@@ -116,17 +118,25 @@ class Changes:
                 self._refusing.unqueue(life)
                 self._refusing.turn_away(life, "draining", now_s)
 
+    def usage_read(self, event: UsageRead, now_s: float) -> None:
+        """What was used of running periods, by the usage journal."""
+        for use in self._desk.tenants.values():
+            if use.quota is not None:
+                use.quota.turn(now_s)
+                use.quota.read(event.used)
+        self._boot.put_limits()
+
     def reload(self, policy: Policy, now_s: float) -> None:
         """Everything decided from here on is decided by the new policy; what waits is judged again by it."""
         desk = self._desk
-        desk.change_policy(policy)
+        desk.change_policy(policy, now_s)
         self._boot.put_limits()
         for pool in desk.pools.values():
             discipline = desk.disciplines[pool.name]
             for life in pool.queue.lives():
                 life.lane = desk.lane(life.request.key.tenant, life.request.service_class, pool.name)
                 life.rows = desk.decider.judge(life, now_s)
-                refusal = desk.decider.refusal(life, discipline)
-                if refusal == "request_exceeds_capacity":
+                refusal = desk.decider.refusal(life, discipline, now_s)
+                if refusal in NO_LONGER:
                     self._refusing.unqueue(life)
                     self._refusing.turn_away(life, refusal, now_s)

@@ -88,6 +88,8 @@ class Stop:
     end: str
     """`completed`, `failed` or `cancelled`."""
     usage: Usage | None
+    commits: Sequence[tuple[str, str, int]] = ()
+    """What stays charged after it has ended, each in the shape of `Charge`: its part of a period's quota."""
 
 
 @dataclass(slots=True)
@@ -201,6 +203,8 @@ class SetLimits:
     """A limit as (scope, unit, amount). A scope and unit without a limit is unlimited."""
     floors: tuple[Floor, ...] = ()
     """Parts of a limit that are guaranteed to one scope (B10)."""
+    committed: tuple[Charge, ...] = ()
+    """What is known to be used up in scopes with a limit, as told by stops: raises what is stored, never lowers it."""
 
 
 @dataclass(slots=True)

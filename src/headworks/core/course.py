@@ -10,6 +10,7 @@ to decide that something has stopped.
 
 from __future__ import annotations
 
+from headworks.core import metering
 from headworks.core.book_table import TERMINAL
 from headworks.core.commands import Answer, Cancel, Start, Stop
 from headworks.core.desk import Desk
@@ -256,7 +257,9 @@ class Course:
         if report:
             self.report(life, now_s)
         desk.drop_rider(life)
-        desk.ask(life, Stop(life.execution.id, desk.owner, level, self._end(life), self._usage(life)), now_s)
+        usage = self._usage(life)
+        commits = metering.commits(life) if life.quota is not None else ()
+        desk.ask(life, Stop(life.execution.id, desk.owner, level, self._end(life), usage, commits), now_s)
 
     def _forget_proofs(self, life: Life) -> None:
         replica = life.replica
@@ -325,6 +328,8 @@ class Course:
             life.evidence = evidence
             self._forget_proofs(life)
             self.report(life, now_s)
+        if life.quota is not None:
+            metering.commits(life)
         self._desk.move(life, "stop_answered")
         self._growth.freed(life.lane.pool.name, now_s)
         life.ask = None
@@ -364,8 +369,11 @@ class Course:
                 life.work.tokens - life.decision.work.tokens if life.growths and life.decision is not None else 0,
                 life.growths,
                 life.growths_refused,
+                "over_budget" if life.end_reason == metering.RETRIES else life.retry_kind,
             )
         )
+        if life.drawn:
+            metering.ended(life, now_s)
         if life.sharers:
             for sharer in life.sharers.values():
                 sharer.execution, sharer.end_reason = life.execution, life.end_reason

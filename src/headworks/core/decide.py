@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from headworks.core import metering
 from headworks.core.checks import compare
 from headworks.core.disciplines import Ahead, Discipline, own_share
 from headworks.core.estimate import Estimator
@@ -14,6 +15,7 @@ from headworks.core.lane import Lane
 from headworks.core.life import Life
 from headworks.core.policy import INFINITE_S, ClassPolicy, Policy
 from headworks.core.pool import Pool, Replica
+from headworks.core.quota import GONE
 from headworks.core.reasons import REASONS
 from headworks.core.types import Decision, Forecast, Request, Row, Work
 
@@ -58,6 +60,8 @@ class Decider:
         life.rows = rows = compare(request, work, lane, forecast, now_s)
         if kept is not None:
             rows.append(kept)
+        if lane.metered or request.retry_count:
+            rows[:0] = metering.arrived(life, now_s)
         if replica is None or pool.queue.requests:
             return life, False
         for row in rows:
@@ -69,18 +73,23 @@ class Decider:
         """All checks as things stand now."""
         rows = compare(life.request, life.work, life.lane, life.forecast, now_s)
         kept = life.lane.share.kept(life.work, life.lane.pool, now_s) if life.lane.share is not None else None
-        return rows if kept is None else [*rows, kept]
+        if kept is not None:
+            rows.append(kept)
+        return [*metering.again(life, now_s), *rows] if life.lane.metered else rows
 
-    def refusal(self, life: Life, discipline: Discipline) -> str:
+    def refusal(self, life: Life, discipline: Discipline, now_s: float) -> str:
         """The code with which this newcomer is refused at once, or "" when it may run or wait."""
         pool = life.lane.pool
-        never = self._never(life)
+        never = self._never(life) or (metering.never(life, now_s) if life.lane.metered else None)
         if never is not None:
             life.rows.append(never)
             return NEVER
         failed = {row[REASON] for row in life.rows if row[VALUE] > row[LIMIT]}
         if not failed:
             return ""
+        for reason in metering.AT_ONCE:
+            if reason in failed:
+                return reason
         must_wait = bool(failed & WAITS) or pool.queue.requests > 0
         if "tenant_capacity_exceeded" in failed and life.lane.service_class.on_tenant_full == "refuse":
             return "tenant_capacity_exceeded"
@@ -114,7 +123,7 @@ class Decider:
             tuple(life.rows),
             life.forecast,
             life.work,
-            self._retry_after_s(life, REASONS[reason].retry, now_s) if outcome == "refuse" else None,
+            self._retry_after_s(life, reason, now_s) if outcome == "refuse" else None,
             _position(life.lane) if outcome == "queue" else 0,
             "",
             now_s,
@@ -127,18 +136,26 @@ class Decider:
             life.decision is None,
         )
 
-    def _retry_after_s(self, life: Life, retry: str, now_s: float) -> float | None:
+    def _retry_after_s(self, life: Life, reason: str, now_s: float) -> float | None:
+        retry, horizon_s = REASONS[reason].retry, self.policy.horizon_s
         if retry == "ticket":
             lane = life.lane
             ahead = own_share(lane)
-            wait_s, horizon_s = wait_of(lane.pool, ahead, now_s), self.policy.horizon_s
+            wait_s = wait_of(lane.pool, ahead, now_s)
             name = "" if lane.share is None else lane.service_class.name
-            return lane.pool.slots.give(wait_s, life.work.tokens, ahead.tokens_per_s, horizon_s, now_s, name)
-        if retry == "key":
+            slot_s = lane.pool.slots.give(wait_s, life.work.tokens, ahead.tokens_per_s, horizon_s, now_s, name)
+        elif retry == "refill":
+            slot_s = metering.refill_s(life, horizon_s, now_s)
+        elif retry == "key":
             proof_s = life.lane.pool.proof_s
             # Nothing measured yet: what was never seen in an idle engine takes about a lease to be proved (E3b).
             return proof_s.quantile(PROVED_RATIO) if len(proof_s) else self.policy.lease_s
-        return SOON_S if retry == "soon" else None
+        elif reason == GONE:
+            return metering.renewed_s(life, now_s)
+        else:
+            return SOON_S if retry == "soon" else None
+        metering.gave_slot(life, slot_s, horizon_s, now_s)
+        return slot_s
 
 
 NEVER = "request_exceeds_capacity"

@@ -16,10 +16,11 @@ from headworks.core.commands import Command, Grow, Start
 from headworks.core.decide import Decider
 from headworks.core.disciplines import Discipline
 from headworks.core.effects import Alarm, Ask, Effect, Observe, Outcome, Record, WakeAt
-from headworks.core.lane import Lane, TenantUse
+from headworks.core.lane import Lane
 from headworks.core.life import ASKED, ENDED, MOVES, RUNNING, Life
 from headworks.core.policy import INFINITE_S, ClassPolicy, Policy, TenantPolicy
 from headworks.core.pool import Pool
+from headworks.core.tenant import TenantUse
 from headworks.core.types import Decision, Owner
 
 ALARMS_MAX_A_TURN = 16
@@ -30,13 +31,14 @@ IDS_A_BLOCK = 64
 class Desk:
     """State shared by the parts of the gate. Whoever changes a life does it through `move`."""
 
-    def __init__(self, policy: Policy, owner: Owner, seed: bytes) -> None:
+    def __init__(self, policy: Policy, owner: Owner, seed: bytes, utc_offset_s: float = 0.0) -> None:
         self.policy = policy
         self.owner = owner
         self.decider = Decider(policy, owner.gateway)
         self.pools = {name: Pool(pool) for name, pool in policy.pools.items()}
         self.disciplines = {name: Discipline(pool.discipline) for name, pool in policy.pools.items()}
-        self.tenants = {name: TenantUse(tenant) for name, tenant in policy.tenants.items()}
+        self._utc_offset_s = utc_offset_s
+        self.tenants = {name: TenantUse(one, policy.prices, utc_offset_s) for name, one in policy.tenants.items()}
         self.lives: dict[str, Life] = {}
         """Arrival id → life, while somebody waits for it."""
         self.runs: dict[str, Life] = {}
@@ -58,7 +60,7 @@ class Desk:
         self._wake_s = INFINITE_S
         self._alarms = 0
 
-    def change_policy(self, policy: Policy) -> None:
+    def change_policy(self, policy: Policy, now_s: float) -> None:
         """The new policy for everything from here on. What runs keeps its charges; measurements are kept."""
         self.policy = policy
         self.decider.policy = policy
@@ -73,9 +75,9 @@ class Desk:
         for name, tenant_policy in policy.tenants.items():
             use = self.tenants.get(name)
             if use is None:
-                self.tenants[name] = TenantUse(tenant_policy)
+                self.tenants[name] = TenantUse(tenant_policy, policy.prices, self._utc_offset_s)
             else:
-                use.policy = tenant_policy
+                use.change(tenant_policy, policy.prices, now_s)
 
     def lane(self, tenant: str, service_class: str, pool: str) -> Lane:
         """The lane of a request under today's policy."""
@@ -211,6 +213,9 @@ class Desk:
         lane.tenant.requests -= work.sequences
         if life.reading_tokens:
             self.has_read(life)
+        if life.quota is not None:
+            life.quota.close()
+            life.quota = None
 
     # time
 

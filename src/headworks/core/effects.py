@@ -109,6 +109,8 @@ class Outcome:
     growths: int = 0
     growths_refused: int = 0
     """Asks for more that were granted, and that were not."""
+    retry_kind: str = ""
+    """Of a retry: `ticket_kept`, `early` or `over_budget`."""
 
 
 @dataclass(slots=True)

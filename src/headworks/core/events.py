@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from headworks.core.commands import Answer
 from headworks.core.policy import Policy
-from headworks.core.types import Capacity, ReplicaSample, Request, Usage
+from headworks.core.types import Capacity, Charge, ReplicaSample, Request, Usage
 
 
 @dataclass(slots=True)
@@ -164,6 +164,13 @@ class AskedAway:
 
 
 @dataclass(slots=True)
+class UsageRead:
+    """What the usage journal has of running periods, as (quota scope, unit, amount): at the start, and after a reload."""
+
+    used: tuple[Charge, ...]
+
+
+@dataclass(slots=True)
 class Tick:
     """The time the gate asked to be woken at (`WakeAt`) has come."""
 
@@ -203,6 +210,7 @@ Event = (
     | SampleFailed
     | Freed
     | AskedAway
+    | UsageRead
     | Tick
     | Drain
     | PolicyChanged

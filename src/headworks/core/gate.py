@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from headworks.core import events
+from headworks.core import events, metering
 from headworks.core.boot import Boot
 from headworks.core.changes import Changes
 from headworks.core.commands import Answer, Reserve
@@ -26,14 +26,15 @@ from headworks.core.policy import INFINITE_S, Policy
 from headworks.core.pool import Pool
 from headworks.core.refusing import Refusing
 from headworks.core.snapshot import audit, snapshot
+from headworks.core.tenant import Left
 from headworks.core.types import Execution, Owner, Reservation
 
 
 class Gate:
-    """Admission for one gateway. Give it facts, perform what it answers."""
+    """Admission for one gateway: give it facts, perform what it answers. `utc_offset_s`: Unix time less `now_s`'s clock."""
 
-    def __init__(self, policy: Policy, gateway: str, seed: bytes, boot: str) -> None:
-        self._desk = Desk(policy, Owner(gateway, boot), seed)
+    def __init__(self, policy: Policy, gateway: str, seed: bytes, boot: str, utc_offset_s: float = 0.0) -> None:
+        self._desk = Desk(policy, Owner(gateway, boot), seed, utc_offset_s)
         self._course = Course(self._desk)
         self._boot = Boot(self._desk)
         self._refusing = Refusing(self._desk, self._course)
@@ -59,6 +60,7 @@ class Gate:
             events.SampleFailed: self._changes.sample_failed,
             events.Freed: self._on_freed,
             events.AskedAway: self._course.asked_away,
+            events.UsageRead: self._changes.usage_read,
             events.Tick: self._on_tick,
             events.ClientSlow: self._course.client_slow,
             events.Drain: self._changes.drain,
@@ -84,10 +86,14 @@ class Gate:
         if request.key_given:
             self._identity.take_up(life)
         if free and now_s < self._boot.open_until_s and not self._changes.draining:
+            if lane.metered:
+                metering.let_in(life, now_s)
             self._reserve(life, now_s)
             return
         closed = self._changes.closed(lane.pool, now_s)
-        refusal = closed or desk.decider.refusal(life, discipline)
+        refusal = closed or desk.decider.refusal(life, discipline, now_s)
+        if not refusal and lane.metered:
+            metering.let_in(life, now_s)
         if desk.policy.observe and not closed:
             self._let_through(life, refusal, now_s)
         elif refusal:
@@ -167,6 +173,9 @@ class Gate:
         desk.take(life)
         queue = lane.pool.queue
         behind = queue.serve(life, now_s) if queue.requests and lane.share is not None else queue
+        charges = lane.charges(life.work, replica.scope)
+        if lane.metered:
+            charges = (*charges, *self._boot.quota_charges(life, now_s))
         command = Reserve(
             execution.id,
             life.request.key if life.claim else None,
@@ -177,7 +186,7 @@ class Gate:
             lane.turn,
             lane.weights,
             life.work.tokens,
-            lane.charges(life.work, replica.scope),
+            charges,
             behind.tokens,
             behind.requests > 0,
             lane.policy_version,
@@ -222,6 +231,9 @@ class Gate:
         elif answer.outcome == "never":
             self._drop_run(life)
             self._refusing.never(life, answer.shortfalls, now_s)
+        elif answer.outcome == "refused" and metering.by_quota(answer.shortfalls):
+            self._drop_run(life)
+            self._refusing.quota_gone(life, answer.shortfalls, now_s)
         elif answer.outcome == "dead":
             # Its grant may have been made and forgotten by us for too long: settle that, and try as another execution.
             self._refusing.unask(life, "gone", "failed", now_s)
@@ -290,6 +302,7 @@ class Gate:
         heir.rows, heir.start_by_s, heir.blocked_by = life.rows, life.start_by_s, life.end_reason
         heir.subscribers, life.subscribers = life.subscribers, []
         heir.sharers, life.sharers = life.sharers, None
+        heir.drawn, life.drawn, heir.retry_kind = life.drawn, (), life.retry_kind
         life.reported = True
         for arrival in heir.subscribers:
             self._desk.lives[arrival] = heir
@@ -404,10 +417,10 @@ class Gate:
 
     # looking in
 
-    def tenant_use(self, tenant: str) -> tuple[int, int]:
-        """Tokens and requests the tenant holds through this gateway."""
+    def left(self, tenant: str, client: str, now_s: float) -> tuple[Left | None, Left | None]:
+        """Requests and tokens this client may still use; None where nothing limits them."""
         use = self._desk.tenants.get(tenant)
-        return (use.tokens, use.requests) if use is not None else (0, 0)
+        return use.left(client, now_s) if use is not None else (None, None)
 
     def snapshot(self, now_s: float) -> dict[str, Any]:
         """What there is, for people and metrics."""

@@ -7,23 +7,13 @@ request sees one policy from its arrival to its end. Usage counters live in obje
 from __future__ import annotations
 
 from headworks.core.disciplines import ORDERED, WEIGHED
-from headworks.core.policy import ClassPolicy, Policy, TenantPolicy
+from headworks.core.policy import ClassPolicy, Policy
 from headworks.core.pool import Pool
 from headworks.core.shares import Share
+from headworks.core.tenant import TenantUse, is_metered
 from headworks.core.types import Work
 
 ONE_FLOW = ("all", "all")
-
-
-class TenantUse:
-    """What one tenant holds through this gateway."""
-
-    __slots__ = ("policy", "requests", "tokens")
-
-    def __init__(self, policy: TenantPolicy) -> None:
-        self.policy = policy
-        self.tokens = 0
-        self.requests = 0
 
 
 class Lane:
@@ -35,6 +25,7 @@ class Lane:
         "flow",
         "is_paced",
         "limits_tenant",
+        "metered",
         "policy_version",
         "pool",
         "pool_scope",
@@ -72,6 +63,8 @@ class Lane:
         self.pool_scope = f"pool:{pool.name}"
         policy = tenant.policy
         self.limits_tenant = policy.active_tokens_max is not None or policy.active_requests_max is not None
+        self.metered = is_metered(policy)
+        """Its requests draw on rates, a retry budget or a quota (`metering.py`)."""
         tail = pool.policy.discipline.queue_max
         self.queue_max = service_class.queue_requests_max if tail is None else min(tail, service_class.queue_requests_max)
         """Requests of the class that may wait: the class's bound, or the discipline's where that is tighter."""

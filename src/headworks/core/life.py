@@ -14,7 +14,9 @@ from headworks.core.types import Decision, Execution, Forecast, Request, Row, Us
 
 if TYPE_CHECKING:
     from headworks.core.lane import Lane
+    from headworks.core.metering import Draw
     from headworks.core.pool import Replica
+    from headworks.core.quota import QuotaCharge
 
 CLAIMING, QUEUED, ASKED, UNASKED, SENT, RUNNING, LEAVING, SETTLING, ENDED = (
     "claiming",
@@ -123,6 +125,12 @@ class Life:
     growths = growths_refused = 0
     cut = False
     """Ended at what was reserved, with `finish_reason: length`."""
+    drawn: tuple[Draw, ...] = ()
+    """What it drew on the buckets of its tenant and client when it was let in."""
+    quota: QuotaCharge | None = None
+    """What it has outstanding against its tenant's quota, from its ask on."""
+    retry_kind = ""
+    """Of a retry: `ticket_kept` or `early`."""
 
     def __init__(self, request: Request, number: int, lane: Lane, work: Work, forecast: Forecast) -> None:
         self.request = request

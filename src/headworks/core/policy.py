@@ -32,6 +32,44 @@ class ClassPolicy:
 
 
 @dataclass(slots=True)
+class RatePolicy:
+    """Tokens and requests over time, of one tenant or of each of its clients. None is no limit."""
+
+    tokens_per_s: float | None = None
+    burst_tokens: int | None = None
+    """None: `buckets.BURST_S` of the rate, in requests as well."""
+    debt_tokens_max: int = 0
+    requests_per_s: float | None = None
+    burst_requests: int | None = None
+
+
+@dataclass(slots=True)
+class QuotaPolicy:
+    """What a tenant may use in a period. None is no limit. Money is counted in billionths, in whole numbers."""
+
+    period: str = "month"
+    """`hour`, `day`, `week` or `month`, of UTC."""
+    tokens: int | None = None
+    nanomoney: int | None = None
+    bill: str = "used"
+    """What work is billed whose client left before its end: `used` or `reserved`."""
+
+
+@dataclass(slots=True)
+class PricePolicy:
+    """Money for a million tokens of a model."""
+
+    prompt_per_mtoken: float
+    cached_per_mtoken: float
+    output_per_mtoken: float
+
+    def nanomoney(self, prompt_tokens: int, cached_tokens: int, output_tokens: int) -> int:
+        """What so many tokens cost. Cached ones are among the prompt's."""
+        read = (prompt_tokens - cached_tokens) * self.prompt_per_mtoken + cached_tokens * self.cached_per_mtoken
+        return round(1000 * (read + output_tokens * self.output_per_mtoken))
+
+
+@dataclass(slots=True)
 class TenantPolicy:
     """One tenant: its share and the limits it was given. None is no limit."""
 
@@ -45,6 +83,11 @@ class TenantPolicy:
     queue_requests_max: int | None = None
     queue_bytes_max: int | None = None
     observe: bool = False
+    rate: RatePolicy | None = None
+    client_rate: RatePolicy | None = None
+    retry_ratio: float | None = None
+    """Retries a client may make, as a share of its first attempts; those that keep their return slot do not count."""
+    quota: QuotaPolicy | None = None
 
 
 @dataclass(slots=True)
@@ -115,3 +158,7 @@ class Policy:
     """A ledger answer not here by then is asked for again."""
     horizon_s: float = 60.0
     """Return slots are given out this far ahead; beyond, a client is told not to retry."""
+    prices: dict[str, PricePolicy] = field(default_factory=dict)
+    """By model. One without a price costs nothing."""
+    price_version: str = ""
+    """Names the prices by their content."""

@@ -50,7 +50,7 @@ REASONS: dict[str, Reason] = _table(
         429,
         "insufficient_quota",
         "never",
-        "Your quota for this period is {limit} {unit}; this request would make it {value}.",
+        "Your quota is {limit} {unit}; this request would make it {value}.",
     ),
     Reason(
         "queue_delay_exceeded",
@@ -131,7 +131,7 @@ REASONS: dict[str, Reason] = _table(
         429,
         "requests",
         "ticket",
-        "Retries of this client are {value} of its requests; {limit} are allowed.",
+        "This client would have made {value} {unit}; {limit} are allowed.",
     ),
     Reason(
         "request_exceeds_capacity",

@@ -6,6 +6,8 @@ verdicts that decided.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from headworks.core.commands import Shortfall, Stop
 from headworks.core.course import Course
 from headworks.core.decide import NEVER
@@ -13,6 +15,7 @@ from headworks.core.desk import Desk
 from headworks.core.effects import Reply
 from headworks.core.life import ASKED, CLAIMING, QUEUED, Life
 from headworks.core.policy import INFINITE_S
+from headworks.core.quota import GONE, PREFIX, shortfall_rows
 from headworks.core.types import Usage
 
 EXPIRES_AS = frozenset({"tenant_capacity_exceeded", "kv_saturation", "queue_timeout"})
@@ -47,9 +50,16 @@ class Refusing:
     def never(self, life: Life, shortfalls: tuple[Shortfall, ...], now_s: float) -> None:
         """The ledger says that it asks for more than a whole limit: no waiting cures that (K08)."""
         for short in shortfalls:
-            check = "tenant" if short.scope.startswith("tenant:") else "memory"
-            life.rows.append((check, short.scope, short.value, short.limit, short.unit, NEVER))
+            if not short.scope.startswith(PREFIX):
+                check = "tenant" if short.scope.startswith("tenant:") else "memory"
+                life.rows.append((check, short.scope, short.value, short.limit, short.unit, NEVER))
+        life.rows += shortfall_rows(shortfalls, NEVER)
         self.turn_away(life, NEVER, now_s)
+
+    def quota_gone(self, life: Life, shortfalls: Sequence[Shortfall], now_s: float) -> None:
+        """The ledger refused it for a period's quota, which no waiting cures."""
+        life.rows += shortfall_rows(shortfalls, GONE)
+        self.turn_away(life, GONE, now_s)
 
     def refuse(self, life: Life, reason: str, now_s: float, outcome: str = "refused", usage: Usage | None = None) -> None:
         """The answer to everybody who waits for it, and the record. What may be charged is settled elsewhere."""

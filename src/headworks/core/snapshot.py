@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from headworks.core.life import CHARGED_HERE, QUEUED, Life
 from headworks.core.pool import Pool, Replica
+from headworks.core.quota import Quota
 
 if TYPE_CHECKING:
     from headworks.core.boot import Boot
@@ -25,9 +26,29 @@ def snapshot(desk: Desk, boot: Boot, now_s: float) -> dict[str, Any]:
         "orphans_watched": len(boot.wards),
         "pools": {name: _pool(desk, pool, now_s) for name, pool in desk.pools.items()},
         "tenants": {
-            name: {"tokens": use.tokens, "requests": use.requests, "tokens_max": use.policy.active_tokens_max}
+            name: {
+                "tokens": use.tokens,
+                "requests": use.requests,
+                "tokens_max": use.policy.active_tokens_max,
+                "quota": _quota(use.quota, now_s) if use.quota is not None else None,
+            }
             for name, use in desk.tenants.items()
         },
+    }
+
+
+def _quota(quota: Quota, now_s: float) -> dict[str, Any]:
+    """What is committed and what is outstanding, apart (K26)."""
+    quota.turn(now_s)
+    return {
+        "period": quota.period,
+        "ends_in_s": quota.ends_s - now_s,
+        "tokens_max": quota.policy.tokens,
+        "tokens_committed": quota.committed_tokens,
+        "tokens_outstanding": quota.outstanding_tokens,
+        "nanomoney_max": quota.policy.nanomoney,
+        "nanomoney_committed": quota.committed_nanomoney,
+        "nanomoney_outstanding": quota.outstanding_nanomoney,
     }
 
 
@@ -94,6 +115,9 @@ def audit(desk: Desk) -> list[str]:
         mine = [life for life in desk.runs.values() if life.request.key.tenant == tenant]
         _same(found, f"tenant {tenant} tokens", use.tokens, sum(life.work.tokens for life in mine))
         _same(found, f"tenant {tenant} requests", use.requests, sum(life.work.sequences for life in mine))
+        if use.quota is not None:
+            asked = [life.quota.tokens for life in mine if life.quota is not None and life.quota.scope == use.quota.scope]
+            _same(found, f"tenant {tenant} tokens outstanding", use.quota.outstanding_tokens, sum(asked))
     found.extend(f"{name} is {life.state}" for name, life in desk.runs.items() if life.state not in CHARGED_HERE)
     found.extend(f"{name} is claimed for {life.claim}" for name, life in desk.claims.items() if life.claim != name)
     return found

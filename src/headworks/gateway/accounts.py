@@ -9,6 +9,7 @@ from headworks.core.reasons import REASONS
 from headworks.core.types import Decision
 from headworks.gateway.decisions import DecisionLog
 from headworks.gateway.metrics import Registry
+from headworks.gateway.usage import UsageJournal
 
 OVERLOADED = frozenset({429, 503})
 WORKER = "0"
@@ -68,7 +69,7 @@ class Accounts:
             self._count_decisions(same)
         ended: dict[Name, list[Outcome]] = {}
         for end in outcomes:
-            result = end.outcome, end.reason, end.evidence, end.retry
+            result = end.outcome, end.reason, end.evidence, end.retry, end.retry_kind
             ended.setdefault((end.key.tenant, end.service_class, end.model, end.pool, end.client, *result), []).append(end)
         for alike in ended.values():
             self._count_outcomes(alike)
@@ -103,6 +104,8 @@ class Accounts:
         histogram("queue_wait_seconds", service_class, tenant, one.outcome).observe_all(waits_s)
         if one.outcome == "expired":
             counter("queue_timeouts_total", service_class, tenant).add(number)
+        if one.retry_kind:
+            counter("retries_total", tenant, one.client, one.retry_kind).add(number)
         reason = REASONS.get(one.reason)
         refused = sum(end.admitted_s is None for end in outcomes) if reason and reason.status in OVERLOADED else 0
         if refused:
@@ -187,15 +190,18 @@ class Accounts:
 class Records:
     """Everything the gate wants written down: counted, and logged where a log is configured."""
 
-    def __init__(self, accounts: Accounts, log: DecisionLog | None) -> None:
+    def __init__(self, accounts: Accounts, log: DecisionLog | None, usage: UsageJournal | None = None) -> None:
         self._accounts = accounts
         self._log = log
+        self._usage = usage
 
     def record(self, record: Decision | Outcome) -> None:
         if isinstance(record, Decision):
             self._accounts.decision(record)
         else:
             self._accounts.outcome(record)
+            if self._usage is not None:
+                self._usage.write(record)
         if self._log is not None:
             self._log.write(record)
 

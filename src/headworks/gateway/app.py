@@ -19,10 +19,10 @@ from typing import Any
 import uvicorn
 
 from headworks.config.settings import ReplicaSettings, Settings
-from headworks.core import events
+from headworks.core import events, quota
 from headworks.core.gate import Gate
 from headworks.core.policy import Policy
-from headworks.core.types import Capacity, RequestKey, Reservation
+from headworks.core.types import Capacity, Charge, RequestKey, Reservation
 from headworks.engines.base import Engine
 from headworks.engines.openai import OpenAIEngine
 from headworks.engines.vllm import VllmEngine
@@ -42,6 +42,7 @@ from headworks.gateway.proxy import Proxy, methods
 from headworks.gateway.readings import readings
 from headworks.gateway.runner import Runner
 from headworks.gateway.standing import Standing
+from headworks.gateway.usage import UsageJournal
 from headworks.ledgers.base import open_ledger
 
 log = logging.getLogger("headworks.gateway")
@@ -66,7 +67,9 @@ class App:
             soon=_soon,
             lost=self._ledger_lost,
         )
-        self.gate = Gate(policy, name, secrets.token_bytes(32), boot)
+        self._utc_offset_s = clock.utc_s() - clock.now_s()
+        """Fixed for this life: setting the machine's clock moves no quota's period."""
+        self.gate = Gate(policy, name, secrets.token_bytes(32), boot, self._utc_offset_s)
         self.engines = {replica.name: _engine(replica) for replica in settings.replicas}
         self.models = Models(policy)
         self.registry = Registry(self._readings)
@@ -74,7 +77,9 @@ class App:
         self._allow_labels()
         self.accounts = Accounts(self.registry)
         self.log = _decision_log(settings)
-        self.runner = Runner(self.gate, self.store, self.engines, Records(self.accounts, self.log), clock.now_s)
+        self.usage = _usage_journal(settings, policy, self._utc_offset_s)
+        records = Records(self.accounts, self.log, self.usage)
+        self.runner = Runner(self.gate, self.store, self.engines, records, clock.now_s)
         self.runner.on_described = self._described
         self.answers = Answers(
             bytes_max=settings.replay_bytes_max,
@@ -118,6 +123,7 @@ class App:
 
     async def start(self) -> None:
         """Listen. Requests are refused with `no_replica` until an engine has said what it holds."""
+        self._read_usage()
         self.runner.start()
         self.key_watch.start()
         addresses = await self.server.start(self.settings.listen.host, self.settings.listen.port)
@@ -142,12 +148,14 @@ class App:
         self.explanations.close()
         if self.log is not None:
             self.log.close()
+        if self.usage is not None:
+            self.usage.close()
 
     def fixed(self, settings: Settings) -> list[str]:
         """What these settings would change that stays as it was started: it keeps a reload from being taken."""
         mine, held = (
             self.settings,
-            ("listen", "admin", "ledger_url", "lease_s", "durability", "limits", "decision_log", *REMEMBERED),
+            ("listen", "admin", "ledger_url", "lease_s", "durability", "limits", "decision_log", "usage", *REMEMBERED),
         )
         found = [name for name in held if getattr(mine, name) != getattr(settings, name)]
         if [(one.name, one.url, one.engine) for one in mine.replicas] != [(o.name, o.url, o.engine) for o in settings.replicas]:
@@ -163,7 +171,23 @@ class App:
         self.models.change_policy(policy)
         self.key_watch.change(settings, policy)
         self._allow_labels()
+        if self.usage is not None:
+            self.usage.change_policy(policy)
         self.runner.feed(events.PolicyChanged(policy))
+        self._read_usage()
+
+    def _read_usage(self) -> None:
+        """Tell the gate what was used of the running periods, by the usage journal."""
+        utc_s = clock.now_s() + self._utc_offset_s
+        quotas = {name: tenant.quota for name, tenant in self.policy.tenants.items() if tenant.quota is not None}
+        if self.usage is None or not quotas:
+            return
+        periods = {name: quota.period_of(one.period, utc_s) for name, one in quotas.items()}
+        used: list[Charge] = []
+        for name, (tokens, nanomoney) in self.usage.used(periods).items():
+            scope = quota.scope(name, periods[name].name)
+            used += [Charge(scope, "tokens", tokens), Charge(scope, "nanomoney", nanomoney)]
+        self.runner.feed(events.UsageRead(tuple(used)))
 
     def _ledger_lost(self) -> None:
         self.runner.feed(events.LedgerLost())
@@ -282,6 +306,20 @@ def _decision_log(settings: Settings) -> DecisionLog | None:
         return None
     return DecisionLog(
         Path(log.directory), clock_s=clock.now_s, wall_s=clock.utc_s, rotate_bytes=log.rotate_bytes, keep_days=log.keep_days
+    )
+
+
+def _usage_journal(settings: Settings, policy: Policy, offset_s: float) -> UsageJournal | None:
+    usage = settings.usage
+    if usage.directory is None:
+        return None
+    return UsageJournal(
+        Path(usage.directory),
+        policy,
+        utc_s=lambda: clock.now_s() + offset_s,
+        offset_s=offset_s,
+        keep_days=usage.keep_days,
+        on_failure=lambda said: log.error("the usage journal cannot be written and is tried again: %s", said),
     )
 
 

@@ -85,6 +85,7 @@ class OutcomeRecord(msgspec.Struct, gc=False):
     grown_tokens: int
     growths: int
     growths_refused: int
+    retry_kind: str
 
 
 class NameRecord(msgspec.Struct, gc=False):
@@ -321,6 +322,7 @@ def _logged_outcome(outcome: Outcome) -> OutcomeRecord:
         outcome.grown_tokens,
         outcome.growths,
         outcome.growths_refused,
+        outcome.retry_kind,
     )
 
 

@@ -42,12 +42,26 @@ WRITTEN: tuple[Header, ...] = (
         "Idempotency-Key", "every answer to a call", "The client's key if it gave one, else the same as ours for the request."
     ),
     Header("Queue-Wait", "every answer to a call", "Seconds waited before it ran; on a refusal, the predicted wait."),
-    Header("x-ratelimit-limit-requests", "calls of tenants with that limit", "Sequences the tenant may have in use."),
+    Header(
+        "x-ratelimit-limit-requests",
+        "calls of tenants with that limit",
+        "Requests at once by the tightest bucket of tenant and client; without one, sequences the tenant may have in use.",
+    ),
     Header("x-ratelimit-remaining-requests", "calls of tenants with that limit", "What is left of them now."),
-    Header("x-ratelimit-reset-requests", "calls of tenants with that limit", "When some are free again, as `1.5s` or `6m0s`."),
-    Header("x-ratelimit-limit-tokens", "calls of tenants with that limit", "Tokens the tenant may have in use."),
+    Header(
+        "x-ratelimit-reset-requests",
+        "calls of tenants with that limit",
+        "When all of them are there again, as `1.5s` or `6m0s`.",
+    ),
+    Header(
+        "x-ratelimit-limit-tokens",
+        "calls of tenants with that limit",
+        "Tokens at once by the tightest bucket; without one, tokens the tenant may have in use.",
+    ),
     Header("x-ratelimit-remaining-tokens", "calls of tenants with that limit", "What is left of them now."),
-    Header("x-ratelimit-reset-tokens", "calls of tenants with that limit", "When some are free again, as `1.5s` or `6m0s`."),
+    Header(
+        "x-ratelimit-reset-tokens", "calls of tenants with that limit", "When all of them are there again, as `1.5s` or `6m0s`."
+    ),
     Header(
         "retry-after-ms", "refusals that a retry can cure", "The return slot, exactly. Stock SDKs obey it to the millisecond."
     ),

@@ -137,8 +137,8 @@ METRICS: dict[str, Metric] = {
 
 WITHOUT_SOURCE: frozenset[str] = frozenset(
     {
-        *("slo_violations_total", "degraded_total", "retries_total", "breaker_transitions_total"),
-        *("cost_total", "goodput_ratio", "prediction_coverage_ratio", "scale_wanted_ratio", "quota_used_ratio"),
+        *("slo_violations_total", "degraded_total", "breaker_transitions_total"),
+        *("cost_total", "goodput_ratio", "prediction_coverage_ratio", "scale_wanted_ratio"),
         *("shed_self_total", "foreign_load", "ledger_epoch", "demanded_tokens", "ledger_audit_difference", "ledger_seconds"),
     }
 )

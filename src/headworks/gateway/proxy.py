@@ -44,6 +44,7 @@ REQUEST_ID = b"x-request-id"
 RETRY_COUNT = b"x-stainless-retry-count"
 ID = re.compile(rb"[A-Za-z0-9_.:-]{1,128}")
 """What a client may call its request; anything else is replaced by an id of ours."""
+NO_LIMIT = (None, 0, 0.0)
 
 
 def methods(path: str) -> tuple[str, ...] | None:
@@ -210,24 +211,21 @@ class Proxy:
         answer = reply.failure(code, ids, wall_s=self._wall_s(), subject=subject, param=param, retry_after_s=retry_after_s)
         exchange.respond(*answer)
 
-    def refuse(self, exchange: Exchange, decision: Decision, ids: reply.Ids, usage: Usage | None) -> None:
-        allowance = self.allowance(decision.key.tenant)
-        exchange.respond(*reply.refusal(decision, ids, wall_s=self._wall_s(), allowance=allowance, usage=usage))
+    def refuse(self, call: ProxyCall, decision: Decision, usage: Usage | None) -> None:
+        allowance = self.allowance(decision.key.tenant, call.request.client)
+        answer = reply.refusal(decision, call.ids, wall_s=self._wall_s(), allowance=allowance, usage=usage)
+        call.exchange.respond(*answer)
 
-    def allowance(self, tenant: str) -> reply.Allowance | None:
-        """The tenant's limits and what is left of them now (K24)."""
+    def allowance(self, tenant: str, client: str) -> reply.Allowance | None:
+        """The limits of tenant and client, and what is left of them now (K24)."""
         policy = self._policy.tenants.get(tenant)
-        if policy is None or (policy.active_tokens_max is None and policy.active_requests_max is None):
+        if policy is None:
             return None
-        tokens, requests = self._runner.gate.tenant_use(tenant)
-        return reply.Allowance(
-            policy.active_requests_max,
-            max(0, (policy.active_requests_max or 0) - requests),
-            0.0,
-            policy.active_tokens_max,
-            max(0, (policy.active_tokens_max or 0) - tokens),
-            0.0,
-        )
+        holds = policy.active_tokens_max is not None or policy.active_requests_max is not None
+        if not holds and policy.rate is None and policy.client_rate is None:
+            return None
+        requests, tokens = self._runner.gate.left(tenant, client, self._clock_s())
+        return reply.Allowance(*(requests or NO_LIMIT), *(tokens or NO_LIMIT))
 
     # an execution
 
@@ -270,7 +268,7 @@ class Proxy:
 
     def seat(self, call: ProxyCall, audience: Audience, decision: Decision) -> bool:
         """Let a call's client have this answer. False: what there was of it is not kept."""
-        lines = reply.own_lines(call.ids, decision.waited_s, self.allowance(call.request.key.tenant))
+        lines = reply.own_lines(call.ids, decision.waited_s, self.allowance(call.request.key.tenant, call.request.client))
         if not audience.join(call.exchange, call.ids, lines, call.ended):
             return False
         call.audience = audience
@@ -315,7 +313,7 @@ class ProxyCall:
 
     def refuse(self, decision: Decision, usage: Usage | None = None) -> None:
         if not self.exchange.started:
-            self._proxy.refuse(self.exchange, decision, self.ids, usage)
+            self._proxy.refuse(self, decision, usage)
 
     def ended(self) -> None:
         """The client has had its whole answer, whatever it was."""

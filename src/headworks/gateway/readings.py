@@ -26,6 +26,8 @@ def readings(snapshot: Mapping[str, Any], records: list[Reservation], ledger: st
     yield Reading("build_info", (__version__,), 1.0)
     yield Reading("policy_info", (snapshot["policy_version"], snapshot["mode"], ledger), 1.0)
     yield Reading("ledger_available", (), 1.0 if snapshot["ledger_available"] else 0.0)
+    for name, tenant in snapshot["tenants"].items():
+        yield from _quota(name, tenant["quota"])
     for name, pool in snapshot["pools"].items():
         yield from _queue(pool)
         yield from _known("drain_tokens_per_second", (name,), pool["drain_tokens_per_s"])
@@ -36,6 +38,14 @@ def readings(snapshot: Mapping[str, Any], records: list[Reservation], ledger: st
         preempted = [replica["preemptions_total"] for replica in pool["replicas"].values()]
         if any(count is not None for count in preempted):
             yield Reading("preemptions_total", (name, "engine"), float(sum(count or 0 for count in preempted)))
+
+
+def _quota(tenant: str, quota: Mapping[str, Any] | None) -> Iterator[Reading]:
+    """What is committed and outstanding of the running period's quota."""
+    for unit, metric_unit in (("tokens", "tokens"), ("nanomoney", "money")):
+        if quota is not None and quota[f"{unit}_max"]:
+            used = quota[f"{unit}_committed"] + quota[f"{unit}_outstanding"]
+            yield Reading("quota_used_ratio", (tenant, metric_unit), used / quota[f"{unit}_max"])
 
 
 def _queue(pool: Mapping[str, Any]) -> Iterator[Reading]:

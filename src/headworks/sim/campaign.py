@@ -13,9 +13,19 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
+from typing import Any
 
 from headworks.core.book_table import TERMINAL
-from headworks.core.policy import ClassPolicy, DisciplinePolicy, Policy, PoolPolicy, ReplicaPolicy, TenantPolicy
+from headworks.core.policy import (
+    ClassPolicy,
+    DisciplinePolicy,
+    Policy,
+    PoolPolicy,
+    QuotaPolicy,
+    RatePolicy,
+    ReplicaPolicy,
+    TenantPolicy,
+)
 from headworks.sim.batching import ContinuousBatching
 from headworks.sim.clients import Temper
 from headworks.sim.compare import MODEL, POOL, make_book, make_gate
@@ -116,6 +126,7 @@ def small_world(seed: int, make: MakeBook = make_book) -> Setup:
     random = Random(f"campaign-{seed}")
     replicas = random.choice((1, 1, 2))
     policy = _growing(_policy(random, replicas), Random(f"campaign-growth-{seed}"))
+    policy = _with_limits(policy, Random(f"limits-{seed}"))
     sources = [_source(random, tenant) for tenant in policy.tenants]
     _share(Random(f"shares-{seed}"), policy, sources)
     engine = _engine(random)
@@ -229,6 +240,19 @@ def _share(random: Random, policy: Policy, sources: list[Source]) -> None:
         if random.random() < 0.5:
             sources[number] = dataclasses.replace(source, service_class="bulk")
     sources.append(dataclasses.replace(sources[0], service_class="bulk"))
+
+
+def _with_limits(policy: Policy, random: Random) -> Policy:
+    """In every fourth world tenants have rates, retry budgets and quotas, tight enough to be met."""
+    if random.random() >= 0.25:
+        return policy
+    rate = RatePolicy(tokens_per_s=random.choice((40.0, 400.0)), burst_tokens=random.choice((100, 400)), debt_tokens_max=100)
+    client_rate = RatePolicy(requests_per_s=5.0, burst_requests=random.choice((1, 4)))
+    quota = QuotaPolicy("hour", tokens=random.choice((150, 400, 800)), bill=random.choice(("used", "reserved")))
+    limits: dict[str, Any] = {"rate": rate, "client_rate": client_rate, "retry_ratio": 0.1, "quota": quota}
+    kept = {name: limit for name, limit in limits.items() if random.random() < 0.6}
+    tenants = {name: dataclasses.replace(tenant, **kept) for name, tenant in policy.tenants.items()}
+    return dataclasses.replace(policy, tenants=tenants)
 
 
 def _source(random: Random, tenant: str) -> Source:

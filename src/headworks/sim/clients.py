@@ -160,7 +160,7 @@ class Caller:
         row = REASONS.get(decision.reason)
         may_retry = row is not None and row.status in (408, 409, 429, 500, 502, 503, 504) and row.retry != "never"
         hint_s = decision.retry_after_s
-        if row is not None and row.retry == "ticket" and hint_s is not None and hint_s > HINT_S_MAX:
+        if row is not None and row.retry in ("ticket", "refill") and hint_s is not None and hint_s > HINT_S_MAX:
             may_retry = False
         self._end(attempt, "refused", decision.reason, may_retry, hint_s)
 

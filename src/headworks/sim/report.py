@@ -21,6 +21,7 @@ from typing import Any
 from headworks.core.policy import ClassPolicy
 from headworks.sim.clients import Attempt
 from headworks.sim.fairness import fairness
+from headworks.sim.report_tenants import by_tenant, is_useful, returns_per_s_max
 from headworks.sim.simulation import WARM_S, Arrival, Simulation
 
 QUEUE_LOOKS_S = (10.0, 15.0)
@@ -57,16 +58,13 @@ def results(simulation: Simulation) -> dict[str, Any]:
         "callers": _callers(simulation),
         "classes": classes(simulation, arrivals),
         "fairness": fairness(simulation),
+        "tenants": by_tenant(simulation),
         "conservation": conservation(simulation),
         "alarms": _counted(alarm.name for _, alarm in simulation.alarms),
         "ledger_faults": dict(simulation.ledger.faults),
         "ended_s": simulation.world.now_s - WARM_S,
     }
     return {key: _rounded(value) for key, value in outcome.items()}
-
-
-def is_useful(attempt: Attempt) -> bool:
-    return attempt.end == "completed" and attempt.left_s is None
 
 
 def conservation(simulation: Simulation) -> dict[str, int]:
@@ -234,6 +232,7 @@ def _callers(simulation: Simulation) -> dict[str, Any]:
         "served": served,
         "served_ratio": served / len(callers) if callers else None,
         "attempts_per_wish": attempts / len(callers) if callers else None,
+        "returns_per_s_max": returns_per_s_max(simulation),
     }
 
 

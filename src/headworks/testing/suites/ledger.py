@@ -76,6 +76,31 @@ def case_A2_tenant_limit_apart_from_pool(opened: Opened) -> None:
     assert ledger.held("tenant:acme") == 8_000
 
 
+def case_A2_what_is_committed_counts_until_its_limit_is_gone(opened: Opened) -> None:
+    """A period's quota of 1,000: what a stop commits stays, once; it is told again at will; without a limit it is gone."""
+    quota = "quota:acme@day"
+    ledger = Ledger(opened)
+    ledger.open({**SCOPES, quota: 1_000})
+
+    def asked(name: str, tokens: int) -> str:
+        return ledger.outcome(reserve(name, tokens, charges=(Charge(quota, "tokens", tokens),)))
+
+    assert asked("x", 600) == "granted"
+    assert asked("y", 500) == "refused"
+    stop = Stop("x", FIRST, "E1", "completed", used(250), ((quota, "tokens", 250),))
+    assert [ledger.outcome(stop), ledger.outcome(stop)] == ["ok", "recorded"]
+    assert ledger.held(quota) == 250
+    assert (asked("y", 751), asked("y", 750)) == ("refused", "granted")
+    ledger.ask(Stop("y", FIRST, "E0", "cancelled", None))
+    limit = Charge(quota, "tokens", 1_000)
+    for number, told, stands in ((2, 200, 250), (3, 400, 400), (4, 0, 400)):
+        ledger.ask(SetLimits("policy", number, (limit,), (), (Charge(quota, "tokens", told),)))
+        assert ledger.held(quota) == stands
+    ledger.ask(SetLimits("policy", 5, ()), SetLimits("policy", 6, (limit,)))
+    assert ledger.held(quota) == 0
+    assert opened.check() == []
+
+
 def case_A3_two_gateways_one_grant(opened: Opened) -> None:
     """6,000 free, two gateways ask 4,000 each: exactly one wins, whoever comes first, 10,000 times (K20, K26)."""
     ledger = Ledger(opened)
@@ -287,6 +312,7 @@ def case_A12_small_pool_lifecycle(opened: Opened) -> None:
 CASES: tuple[Callable[[Opened], None], ...] = (
     case_A1_worked_example,
     case_A2_tenant_limit_apart_from_pool,
+    case_A2_what_is_committed_counts_until_its_limit_is_gone,
     case_A3_two_gateways_one_grant,
     case_A3_all_scopes_or_none,
     case_A5_cancel_releases_once,

@@ -167,7 +167,8 @@ class History:
 
     def _stop(self) -> Command:
         evidence, end = self._random.choice(EVIDENCE), self._random.choice(ENDS)
-        return Stop(self._name(), self._owner(), evidence, end, self._usage())
+        commits = (("tenant:beta", "tokens", self._sequence % 20),) if self._sequence % 3 == 0 else ()
+        return Stop(self._name(), self._owner(), evidence, end, self._usage(), commits)
 
     def _reassert(self) -> Command:
         state, owner = self._random.choice(STATES), self._owner()
@@ -217,10 +218,13 @@ class History:
             Charge("pool:p", "tokens", amount),
             Charge("pool:q", "tokens", 150),
             Charge("tenant:acme", "tokens", 160),
+            *((Charge("tenant:beta", "tokens", 200),) if self._sequence % 7 else ()),
             Charge("replica:p/0", "requests", 3),
         )
         floors = (Floor("model:small", "tokens", 20, "pool:p"),) if self._random.random() < 0.5 else ()
-        return SetLimits("policy", self._random.randrange(1 + self._sequence // 50, 5 + self._sequence // 50), limits, floors)
+        committed = (Charge("tenant:beta", "tokens", self._sequence % 90),)
+        number = self._random.randrange(1 + self._sequence // 50, 5 + self._sequence // 50)
+        return SetLimits("policy", number, limits, floors, committed)
 
 
 def check_history(opened: Opened) -> None:

@@ -1,0 +1,167 @@
+"""How a hundred unchanged OpenAI clients come back that were refused in the same instant (B15).
+
+A fake engine serves `--rate` requests a second, one at a time. Some ordinary overload comes first, so that the gateway has
+measured how fast its queue drains. Then `--clients` stock clients (`openai.AsyncOpenAI`, nothing set but its URL and key)
+ask at once. What cannot be served in time is refused with a slot of its own; the clients obey the hint by themselves.
+
+- *second wave*: returns of clients in the fullest second of the clock, by the decision log's `arrived_s` of every attempt
+  that says it is a retry. Seconds are counted from the first attempt of the wave.
+- *capacity*: the engine's own rate. The target is 1.2 times it: hints are schedules, so nothing may pile up.
+- *served*: clients that got their whole answer in the end; all of them, as their slots lie within the horizon of 60 s.
+
+    python bench/retry_wave.py
+
+Exit 1 where a target is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import secrets
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import openai
+
+from servers import free_port, process
+
+PEAK_RATIO_MAX = 1.2
+START_S_MAX = 20.0
+WARM_S = 6.0
+LOG_FLUSH_S = 1.5
+MODEL = "tiny"
+ASK: dict[str, Any] = {
+    "model": MODEL,
+    "messages": [{"role": "user", "content": "one two three"}],
+    "max_tokens": 4,
+    "stream": True,
+}
+KEY = f"hw-bench-{secrets.token_hex(16)}"
+WAVE_KEY = f"hw-bench-{secrets.token_hex(16)}"
+CONFIG = """\
+server: {listen: "127.0.0.1:{port}", admin: "127.0.0.1:{admin}"}
+ledger: {url: "memory:"}
+log: {decisions: "{folder}/decisions/"}
+usage: {path: "{folder}/usage/"}
+classes:
+  interactive: {slo: {ttft_s: 1.0, e2e_s: null, tpot_s: null}, queue: {wait_s_max: 1.0}}
+tenants:
+  warm: {keys: ["env:HEADWORKS_WARM_KEY"], class: interactive}
+  wave: {keys: ["env:HEADWORKS_WAVE_KEY"], class: interactive, client_rate: {retry_ratio: 0.0}}
+pools:
+  engine:
+    models: ["tiny"]
+    replicas: [{url: "{engine}", engine: vllm}]
+    active_requests_max: 1
+    discipline: predictive_ttft
+"""
+"""The wave has no retry budget at all: what keeps its slot does not need one."""
+
+
+async def measure(options: argparse.Namespace) -> dict[str, Any]:
+    engine_port, port, admin = free_port(), free_port(), free_port()
+    engine = f"http://127.0.0.1:{engine_port}"
+    with tempfile.TemporaryDirectory() as folder:
+        config, text = Path(folder) / "headworks.yaml", CONFIG
+        places = {"{engine}": engine, "{port}": str(port), "{admin}": str(admin), "{folder}": folder}
+        for name, value in places.items():
+            text = text.replace(name, value)
+        config.write_text(text)
+        fake = [sys.executable, "-m", "headworks.testing.fake_engine", "--port", str(engine_port), "--rate", str(options.rate)]
+        serve = [str(Path(sys.executable).with_name("headworks")), "serve", "--config", str(config)]
+        environment = {"HEADWORKS_WARM_KEY": KEY, "HEADWORKS_WAVE_KEY": WAVE_KEY}
+        with (
+            process(fake, f"{engine}/health", START_S_MAX),
+            process(serve, f"http://127.0.0.1:{admin}/readyz", START_S_MAX, environment),
+        ):
+            served = await wave(f"http://127.0.0.1:{port}/v1", options)
+            await asyncio.sleep(LOG_FLUSH_S)
+            return report(outcomes(Path(folder, "decisions")), served, options)
+
+
+async def wave(url: str, options: argparse.Namespace) -> list[bool]:
+    """Overload for a while, silence, and then everybody at once."""
+    async with openai.AsyncOpenAI(base_url=url, api_key=KEY, max_retries=0) as warm:
+        asks = []
+        for _ in range(int(WARM_S * options.rate * PEAK_RATIO_MAX)):
+            asks.append(asyncio.ensure_future(whole(warm)))
+            await asyncio.sleep(1 / (options.rate * PEAK_RATIO_MAX))
+        await asyncio.gather(*asks)
+    clients = [openai.AsyncOpenAI(base_url=url, api_key=WAVE_KEY) for _ in range(options.clients)]
+    served = await asyncio.gather(*(whole(client) for client in clients))
+    for client in clients:
+        await client.close()
+    return served
+
+
+async def whole(client: openai.AsyncOpenAI) -> bool:
+    """One call as an application makes it. Whether its stream came to its end."""
+    try:
+        stream = await client.chat.completions.create(**ASK)
+        ends = [chunk.choices[0].finish_reason async for chunk in stream if chunk.choices]
+    except openai.APIError:
+        return False
+    return bool(ends) and ends[-1] is not None
+
+
+def outcomes(directory: Path) -> list[dict[str, Any]]:
+    """What became of every attempt of the wave."""
+    lines = [json.loads(line) for path in sorted(directory.glob("*.jsonl")) for line in path.read_text().splitlines()]
+    records = [line["record"] for line in lines if line["kind"] == "outcome"]
+    return [record for record in records if record["key"][0] == "wave"]
+
+
+def report(wave: list[dict[str, Any]], served: list[bool], options: argparse.Namespace) -> dict[str, Any]:
+    began_s = min(record["arrived_s"] for record in wave)
+    returns = Counter(int(record["arrived_s"] - began_s) for record in wave if record["retry"])
+    peak = max(returns.values(), default=0)
+    return {
+        "measured": time.strftime("%Y-%m-%d"),
+        "clients": options.clients,
+        "capacity_per_s": options.rate,
+        "refused_first": sum(record["outcome"] == "refused" and not record["retry"] for record in wave),
+        "returns": sum(returns.values()),
+        "returns_per_s_max": peak,
+        "kinds": dict(Counter(record["retry_kind"] for record in wave if record["retry"])),
+        "served": sum(served),
+        "took_s": round(max(record["ended_s"] for record in wave) - began_s, 1),
+        "holds": {
+            f"second wave at most {PEAK_RATIO_MAX:g} x capacity": peak <= PEAK_RATIO_MAX * options.rate,
+            "every client served": all(served),
+        },
+    }
+
+
+def page(found: dict[str, Any]) -> str:
+    return "\n".join(
+        [
+            f"{found['measured']}: {found['clients']} stock clients at once, {found['capacity_per_s']:g} requests/s",
+            f"refused at first {found['refused_first']}; returns {found['returns']}, {found['kinds']}",
+            f"returns in the fullest second {found['returns_per_s_max']}; served {found['served']} within {found['took_s']} s",
+            *(f"{'holds ' if held else 'MISSED'}  {claim}" for claim, held in found["holds"].items()),
+        ]
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="how stock clients come back that were refused in the same instant")
+    parser.add_argument("--clients", type=int, default=100)
+    parser.add_argument("--rate", type=float, default=10.0, help="requests a second of the fake engine")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--quick", action="store_true", help="50 clients")
+    options = parser.parse_args()
+    if options.quick:
+        options.clients = 50
+    found = asyncio.run(measure(options))
+    print(json.dumps(found, indent=1) if options.json else page(found))
+    return 0 if all(found["holds"].values()) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,130 @@
+"""What a request draws on its tenant's and its client's rates and quota, from its arrival to its end (A2, B5, B15).
+
+Rates and periods refuse at once: waiting in a queue is no cure for them. What is let in, to run or to wait, has drawn its
+estimate on every bucket; what never ran gives all of it back, and what ran is corrected by its actual tokens. The quota is
+a check of the ledger and is charged there with everything else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from headworks.core.buckets import Bucket
+from headworks.core.commands import Shortfall
+from headworks.core.life import Life
+from headworks.core.quota import GONE, PREFIX
+from headworks.core.tenant import RATE, Rate
+from headworks.core.types import Row
+
+RETRIES = "retry_budget_exceeded"
+NEVER = "request_exceeds_capacity"
+AT_ONCE = (GONE, RETRIES, RATE)
+"""Failed checks that refuse whatever else there is, the hardest first."""
+REASON = 5
+Draw = tuple[Bucket, int, bool]
+"""A bucket, what was drawn on it, and whether that is tokens."""
+
+
+def arrived(life: Life, now_s: float) -> list[Row]:
+    """The verdicts on a newcomer; and whether a retry keeps its slot or costs some of its client's budget."""
+    request, tenant = life.request, life.lane.tenant
+    found: list[Row] = []
+    client = tenant.client(request.client, now_s)
+    budget = client.budget
+    if request.retry_count:
+        kept = client.windows.keep(now_s)
+        life.retry_kind = "ticket_kept" if kept else "early"
+        if budget is not None and not kept:
+            made, allowed = budget.spend(now_s)
+            found.append(("tenant", client.rate.scope, made, allowed, "retries in a minute", RETRIES))
+    elif budget is not None:
+        budget.first(now_s)
+    for rate in (tenant.rate, client.rate):
+        rate.rows(found, life.work.tokens, now_s)
+    return [*_quota(life, now_s), *found]
+
+
+def again(life: Life, now_s: float) -> list[Row]:
+    """The verdicts on one that has been let in: the quota as it stands, and what was compared when it drew on its rates."""
+    return [*_quota(life, now_s), *(row for row in life.rows if row[REASON] in (RATE, RETRIES))]
+
+
+def _quota(life: Life, now_s: float) -> list[Row]:
+    lane = life.lane
+    quota = lane.tenant.quota
+    return quota.rows(lane.tenant_scope, life.work, life.request.model, now_s) if quota is not None else []
+
+
+def never(life: Life, now_s: float) -> Row | None:
+    """More than a whole bucket with all its debt (K08): it does not refill to that."""
+    for rate in _rates(life, now_s):
+        if rate.tokens is not None and not life.drawn and life.work.tokens > rate.tokens.limit:
+            return "tenant", rate.scope, life.work.tokens, rate.tokens.limit, "tokens at once", NEVER
+    return None
+
+
+def _rates(life: Life, now_s: float) -> tuple[Rate, Rate]:
+    tenant = life.lane.tenant
+    return tenant.rate, tenant.client(life.request.client, now_s).rate
+
+
+def let_in(life: Life, now_s: float) -> None:
+    """It may run or wait: what it is estimated to take is drawn."""
+    drawn: list[Draw] = []
+    for rate in _rates(life, now_s):
+        if rate.tokens is not None:
+            drawn.append((rate.tokens, life.work.tokens, True))
+        if rate.requests is not None:
+            drawn.append((rate.requests, 1, False))
+    for bucket, amount, _ in drawn:
+        bucket.draw(amount, now_s)
+    life.drawn = tuple(drawn)
+
+
+def ended(life: Life, now_s: float) -> None:
+    """Its one outcome is known: what it drew is corrected by what it took."""
+    ran = life.sent_s is not None and life.evidence != "E0"
+    used = _used_tokens(life) if ran else 0
+    for bucket, amount, is_tokens in life.drawn:
+        if is_tokens:
+            bucket.give_back(amount - used, now_s)
+        elif not ran:
+            bucket.give_back(amount, now_s)
+    life.drawn = ()
+
+
+def _used_tokens(life: Life) -> int:
+    """One that showed no byte may have had its prompt read: leaving early must not make prompts free."""
+    usage = life.usage
+    return life.work.prefill_tokens if usage is None else usage.prompt_tokens + usage.output_tokens
+
+
+def refill_s(life: Life, horizon_s: float, now_s: float) -> float:
+    """When its buckets will have refilled for it."""
+    return max(rate.wait_s(life.work.tokens, horizon_s, now_s) for rate in _rates(life, now_s))
+
+
+def renewed_s(life: Life, now_s: float) -> float | None:
+    """When its tenant's next period begins."""
+    quota = life.lane.tenant.quota
+    return quota.ends_s - now_s if quota is not None else None
+
+
+def gave_slot(life: Life, slot_s: float, horizon_s: float, now_s: float) -> None:
+    """Its client was told when to come back: coming back then costs it nothing of its budget, once."""
+    if slot_s <= horizon_s:
+        client = life.lane.tenant.client(life.request.client, now_s)
+        client.windows.give(now_s + slot_s, now_s)
+
+
+def by_quota(shortfalls: Sequence[Shortfall]) -> bool:
+    """The ledger refused for a period's quota."""
+    return any(short.scope.startswith(PREFIX) for short in shortfalls)
+
+
+def commits(life: Life) -> tuple[tuple[str, str, int], ...]:
+    """What stays charged to its quota after it has ended, as the usage journal bills it too."""
+    charge = life.quota
+    if charge is None or life.sent_s is None or life.evidence == "E0":
+        return ()
+    return charge.bill(life.usage, life.work, life.request.model, not life.wanted)

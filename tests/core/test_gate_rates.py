@@ -1,0 +1,394 @@
+"""Rates, retry budgets and quotas through the gate's one method (A2, A10, B5, B15)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from headworks.core import events
+from headworks.core.book import Book
+from headworks.core.effects import Run
+from headworks.core.policy import Policy, PricePolicy, QuotaPolicy, RatePolicy
+from headworks.core.types import Charge, Decision, Verdict
+from tests.core.driver import Bench, policy
+
+LONG = {"ttft_slo_s": None, "wait_s_max": 20.0}
+TOKENS = RatePolicy(tokens_per_s=100.0, burst_tokens=100, debt_tokens_max=200)
+REQUESTS = RatePolicy(requests_per_s=1.0, burst_requests=2)
+
+
+def limited(**tenant: Any) -> Policy:
+    return policy(interactive=LONG, tenant=tenant)
+
+
+def verdict(decision: Decision, unit: str, scope: str = "tenant:acme") -> Verdict:
+    (found,) = [one for one in decision.verdicts if one.unit == unit and one.scope == scope]
+    return found
+
+
+def refused(bench: Bench) -> tuple[str, float | None]:
+    decision = bench.refusal()
+    return decision.reason, decision.retry_after_s
+
+
+def serve(bench: Bench, prompt_tokens: int = 1, output_tokens: int = 1) -> None:
+    """Let the one that was sent run to its end."""
+    execution = bench.execution()
+    bench.first_byte(execution)
+    bench.complete(execution, prompt_tokens, output_tokens)
+
+
+# rates
+
+
+def test_B5_the_golden_bucket_through_the_gate() -> None:
+    bench = Bench(limited(rate=TOKENS))
+    bench.arrive(300)
+    assert len(bench.take(Run)) == 1
+    bench.arrive(1)
+    assert refused(bench) == ("rate_limit_exceeded", 0.01)
+    bench.advance(0.5)
+    bench.arrive(100)
+    assert refused(bench) == ("rate_limit_exceeded", 0.5)
+    bench.advance(0.5)
+    bench.arrive(100)
+    assert len(bench.take(Run)) == 1
+
+
+def test_A2_the_rate_verdict_stands_beside_the_pools_in_one_record() -> None:
+    bench = Bench(limited(rate=TOKENS))
+    bench.arrive(300)
+    bench.arrive(1)
+    decision = bench.refusal()
+    rate = verdict(decision, "tokens at once")
+    assert (rate.value, rate.limit, rate.passed, rate.reason) == (301, 300, False, "rate_limit_exceeded")
+    (memory,) = [one for one in decision.verdicts if one.check == "memory" and one.unit == "tokens"]
+    assert (memory.value, memory.limit, memory.passed) == (301, 40_000, True)
+
+
+def test_A10_the_bucket_is_charged_actual_tokens_at_the_end() -> None:
+    bench = Bench(limited(rate=TOKENS))
+    bench.arrive(300)
+    serve(bench, prompt_tokens=20, output_tokens=30)
+    bench.arrive(250)
+    assert len(bench.take(Run)) == 1, "50 of the 300 were used"
+    bench.arrive(1)
+    assert bench.refusal().reason == "rate_limit_exceeded"
+
+
+def test_A10_more_than_the_estimate_is_owed() -> None:
+    bench = Bench(limited(rate=TOKENS))
+    bench.arrive(100)
+    serve(bench, prompt_tokens=20, output_tokens=480)
+    bench.arrive(1)
+    assert refused(bench) == ("rate_limit_exceeded", 2.01)  # 400 owed, 200 may be: 201 must come back
+
+
+def test_B5_what_waited_and_never_ran_gives_everything_back() -> None:
+    bench = Bench(policy(interactive={**LONG, "wait_s_max": 0.1}, tenant={"rate": TOKENS}, pool={"active_requests_max": 1}))
+    bench.arrive(10)
+    waiting = bench.arrive(290)
+    bench.arrive(1)
+    assert bench.refusal().reason == "rate_limit_exceeded", "what waits has drawn"
+    bench.feed(events.ClientGone(waiting))
+    gone_too_late = bench.arrive(290)
+    bench.advance(0.2)
+    assert bench.refusal().id == gone_too_late
+    bench.arrive(290)
+    assert bench.decisions()[-1].outcome == "queue"
+
+
+def test_B5_what_was_sent_and_left_before_a_byte_has_cost_its_prompt() -> None:
+    bench = Bench(limited(rate=TOKENS))
+    request = bench.arrive(300, output_tokens=100)
+    execution = bench.execution()
+    bench.feed(events.ClientGone(request))
+    bench.feed(events.Evidence(execution, "E3a"))
+    bench.arrive(101)
+    assert bench.refusal().reason == "rate_limit_exceeded"
+    bench.arrive(100)
+    assert len(bench.take(Run)) == 1
+
+
+def test_B5_another_attempt_of_the_same_arrival_draws_nothing_again() -> None:
+    bench = Bench(limited(rate=TOKENS))
+    bench.arrive(300)
+    bench.feed(events.NotSent(bench.execution(), "busy"))
+    bench.advance(0.1)
+    serve(bench, prompt_tokens=20, output_tokens=30)
+    bench.arrive(260)
+    assert len(bench.take(Run)) == 1, "300 were drawn once and corrected to 50, and 10 have come back"
+
+
+def test_B5_requests_are_counted_one_each_and_per_client_apart() -> None:
+    bench = Bench(limited(client_rate=REQUESTS))
+    for _ in range(2):
+        bench.arrive(10)
+    bench.arrive(10)
+    decision = bench.refusal()
+    assert (decision.reason, decision.retry_after_s) == ("rate_limit_exceeded", 1.0)
+    assert verdict(decision, "requests at once", "client:acme/key").value == 3
+    bench.take(Run)
+    bench.arrive(10, client="acme/other")
+    assert len(bench.take(Run)) == 1
+    bench.advance(1.0)
+    bench.arrive(10)
+    assert len(bench.take(Run)) == 1
+
+
+def test_B5_over_a_minute_nobody_is_told_to_come_back_but_the_time_is_known() -> None:
+    bench = Bench(limited(rate=RatePolicy(tokens_per_s=1.0, burst_tokens=100)))
+    bench.arrive(100)
+    bench.arrive(61)
+    assert refused(bench) == ("rate_limit_exceeded", 61.0)
+
+
+def test_K08_more_than_a_bucket_can_ever_hold_gets_a_permanent_answer() -> None:
+    bench = Bench(limited(rate=TOKENS))
+    bench.arrive(301)
+    decision = bench.refusal()
+    assert (decision.reason, decision.retry_after_s) == ("request_exceeds_capacity", None)
+    bench.arrive(300)
+    assert len(bench.take(Run)) == 1
+
+
+def test_F3_observing_draws_only_what_would_have_been_let_in() -> None:
+    bench = Bench(replace(limited(rate=TOKENS), observe=True))
+    for _ in range(3):
+        bench.arrive(300)
+    assert len(bench.take(Run)) == 3
+    assert [one.reason for one in bench.decisions() if one.outcome == "refuse"] == ["rate_limit_exceeded"] * 2
+    bench.advance(2.0)
+    bench.arrive(200)
+    assert bench.decisions()[-1].outcome == "admit", "as if only the first had run"
+
+
+def test_a_reload_changes_a_bucket_and_keeps_what_was_drawn() -> None:
+    bench = Bench(limited(rate=TOKENS))
+    bench.arrive(300)
+    bench.take(Run)
+    wider = replace(TOKENS, debt_tokens_max=250)
+    bench.feed(events.PolicyChanged(replace(limited(rate=wider), number=2)))
+    bench.arrive(51)
+    assert bench.refusal().reason == "rate_limit_exceeded"
+    bench.arrive(50)
+    assert len(bench.take(Run)) == 1
+
+
+# retries
+
+
+def test_B15_a_retry_over_the_budget_is_refused_with_a_slot_and_counted_as_such() -> None:
+    bench = Bench(limited(retry_ratio=0.1))
+    for _ in range(3):
+        bench.arrive(10, retry_count=1)
+    bench.arrive(10, retry_count=1)
+    decision = bench.refusal()
+    assert decision.reason == "retry_budget_exceeded"
+    assert decision.retry_after_s is not None
+    over = verdict(decision, "retries in a minute", "client:acme/key")
+    assert (over.value, over.limit, over.passed) == (4, 3, False)
+    assert bench.outcomes()[-1].retry_kind == "over_budget"
+    bench.arrive(10)
+    assert bench.decisions()[-1].outcome == "admit", "a first attempt is no retry"
+
+
+def test_B15_a_return_in_its_window_costs_nothing_once() -> None:
+    bench = Bench(limited(retry_ratio=0.0, rate=RatePolicy(requests_per_s=1.0, burst_requests=5)))
+    for _ in range(3):
+        bench.arrive(10, retry_count=1)
+    bench.arrive(10, retry_count=1)
+    assert refused(bench)[0] == "retry_budget_exceeded"
+    for _ in range(2):
+        bench.arrive(10)
+    bench.arrive(10)
+    assert refused(bench) == ("rate_limit_exceeded", 1.0)
+    bench.effects.clear()
+    bench.advance(1.0)
+    bench.arrive(10, retry_count=1)
+    execution = bench.execution()
+    bench.first_byte(execution)
+    bench.complete(execution)
+    assert bench.outcomes()[-1].retry_kind == "ticket_kept"
+    bench.advance(3.0)
+    bench.arrive(10, retry_count=2)
+    assert bench.refusal().reason == "retry_budget_exceeded", "the slots have been used up or are past"
+
+
+def test_B15_an_early_return_is_seen_as_one_without_any_budget() -> None:
+    bench = Bench(policy())
+    bench.arrive(10, retry_count=1)
+    serve(bench)
+    assert bench.outcomes()[-1].retry_kind == "early"
+
+
+# quotas
+
+DAY = QuotaPolicy("day", tokens=1_000)
+SCOPE = "quota:acme@day-1970-01-01"
+
+
+def test_A2_committed_outstanding_and_asked_are_held_to_the_quota() -> None:
+    bench = Bench(limited(quota=DAY))
+    bench.arrive(400)
+    serve(bench, prompt_tokens=250, output_tokens=50)
+    bench.arrive(500)
+    assert len(bench.take(Run)) == 1
+    bench.arrive(201)
+    decision = bench.refusal()
+    assert decision.reason == "insufficient_quota"
+    quota = verdict(decision, "tokens a day")
+    assert (quota.value, quota.limit, quota.passed) == (300 + 500 + 201, 1_000, False)
+    assert decision.retry_after_s == 86_400 - bench.now_s, "the next period"
+    assert bench.held(SCOPE) == 800
+    assert bench.book.counters.committed(SCOPE, "tokens") == 300
+    bench.arrive(200)
+    assert len(bench.take(Run)) == 1
+
+
+def test_A2_the_ledger_has_the_last_word_on_a_quota() -> None:
+    """Two gateways, each of which sees half of it: what the second asks is refused by the ledger, at once and for good."""
+    book = Book(lease_ms=5_000, remember_ms=3_600_000)
+    first = Bench(limited(quota=DAY), book=book)
+    first.arrive(600)
+    assert len(first.take(Run)) == 1
+    second = Bench(limited(quota=DAY), book=book, boot="boot-2")
+    second.arrive(600)
+    decision = second.refusal()
+    assert decision.reason == "insufficient_quota"
+    assert [(one.value, one.passed) for one in decision.verdicts if one.unit == "tokens a day"] == [(600, True), (1_200, False)]
+    assert book.held(SCOPE, "tokens") == 600
+    second.arrive(400)
+    assert len(second.take(Run)) == 1
+
+
+def test_A2_two_that_waited_together_do_not_pass_a_quota_together() -> None:
+    bench = Bench(policy(interactive=LONG, tenant={"quota": DAY}, pool={"active_requests_max": 1}))
+    bench.arrive(100)
+    for _ in range(2):
+        bench.arrive(500)
+    serve(bench, prompt_tokens=100, output_tokens=100)
+    serve(bench, prompt_tokens=400, output_tokens=100)
+    assert bench.refusal().reason == "insufficient_quota"
+    assert bench.book.counters.committed(SCOPE, "tokens") == 700
+
+
+def test_A2_a_period_that_ends_leaves_nothing_and_its_late_work_is_not_the_next_ones() -> None:
+    bench = Bench(limited(quota=QuotaPolicy("hour", tokens=1_000)))
+    bench.arrive(900)
+    late = bench.execution()
+    bench.first_byte(late)
+    bench.now_s = 3_600.0
+    bench.feed(events.Tick())
+    bench.arrive(900)
+    assert len(bench.take(Run)) == 1
+    assert bench.held("quota:acme@hour-1970-01-01T01") == 900
+    bench.complete(late, 800, 100)
+    assert bench.held("quota:acme@hour-1970-01-01T01") == 900
+    assert bench.held("quota:acme@hour-1970-01-01T00") == 0
+    bench.arrive(101)
+    assert bench.refusal().reason == "insufficient_quota"
+
+
+@pytest.mark.parametrize(("bill", "committed"), [("used", 320), ("reserved", 400)])
+def test_A2_cancelled_work_bills_what_was_used_or_reserved(bill: str, committed: int) -> None:
+    bench = Bench(limited(quota=replace(DAY, bill=bill)))
+    request = bench.arrive(400, output_tokens=100)
+    execution = bench.execution()
+    bench.first_byte(execution)
+    bench.feed(events.Progressed(execution, 20))
+    bench.feed(events.ClientGone(request))
+    assert bench.held(SCOPE) == 400, "outstanding until there is evidence"
+    bench.feed(events.Evidence(execution, "E3a"))
+    assert bench.book.counters.committed(SCOPE, "tokens") == committed
+    assert bench.held(SCOPE) == committed
+
+
+def test_A2_what_never_ran_is_not_billed_under_either_rule() -> None:
+    bench = Bench(limited(quota=replace(DAY, bill="reserved")))
+    request = bench.arrive(400)
+    bench.feed(events.NotSent(bench.execution(), "busy"))
+    bench.feed(events.ClientGone(request))
+    assert bench.held(SCOPE) == 0
+
+
+def test_A2_a_quota_of_money_is_held_by_the_prices_of_models() -> None:
+    rules = limited(quota=QuotaPolicy("day", nanomoney=100_000))
+    prices = {"m": PricePolicy(prompt_per_mtoken=0.1, cached_per_mtoken=0.1, output_per_mtoken=0.4)}
+    bench = Bench(replace(rules, prices=prices))
+    bench.arrive(500, output_tokens=100)  # 400 × 100 + 100 × 400 billionths
+    assert bench.held(SCOPE, "nanomoney") == 80_000
+    bench.arrive(200, output_tokens=10)
+    decision = bench.refusal()
+    money = verdict(decision, "money a day")
+    assert (decision.reason, money.value, money.limit) == ("insufficient_quota", 0.000103, 0.0001)
+
+
+def test_A2_what_was_used_before_a_restart_counts_and_is_told_to_the_ledger_once() -> None:
+    bench = Bench(limited(quota=DAY))
+    for _ in range(2):
+        bench.feed(events.UsageRead((Charge(SCOPE, "tokens", 700), Charge(SCOPE, "nanomoney", 5))))
+        assert bench.held(SCOPE) == 700
+    bench.arrive(301)
+    assert bench.refusal().reason == "insufficient_quota"
+    bench.arrive(300)
+    serve(bench, prompt_tokens=100, output_tokens=100)
+    bench.feed(events.PolicyChanged(replace(limited(quota=DAY), number=2)))
+    assert bench.held(SCOPE) == 900
+
+
+def test_A2_work_that_the_ledger_ended_by_itself_is_committed_with_the_next_heartbeat() -> None:
+    bench = Bench(limited(quota=DAY))
+    bench.arrive(400, output_tokens=100)
+    execution = bench.execution()
+    bench.first_byte(execution)
+    bench.feed(events.Progressed(execution, 50))
+    bench.sample(running=1)
+    bench.advance(0.1)
+    bench.sample(incarnation="b")
+    assert bench.held(SCOPE) == 0
+    bench.advance(1.1)
+    assert bench.book.counters.committed(SCOPE, "tokens") == 350
+
+
+def test_A2_lost_limits_of_a_new_period_are_told_again() -> None:
+    bench = Bench(limited(quota=DAY))
+    bench.feed(events.UsageRead(()))
+    bench.lose_asks = True
+    bench.feed(events.PolicyChanged(replace(limited(quota=replace(DAY, tokens=500)), number=2)))
+    assert bench.book.limit(SCOPE, "tokens") == 1_000
+    bench.lose_asks = False
+    bench.advance(1.1)
+    assert bench.book.limit(SCOPE, "tokens") == 500
+
+
+def test_A2_a_reload_is_checked_against_what_waits() -> None:
+    bench = Bench(policy(interactive=LONG, tenant={"quota": DAY}, pool={"active_requests_max": 1}))
+    bench.arrive(100)
+    waiting = bench.arrive(500)
+    tighter = policy(interactive=LONG, tenant={"quota": replace(DAY, tokens=550)}, pool={"active_requests_max": 1})
+    bench.feed(events.PolicyChanged(replace(tighter, number=2)))
+    decision = bench.refusal()
+    assert (decision.id, decision.reason) == (waiting, "insufficient_quota")
+
+
+def test_A2_a_reload_that_refuses_full_tenants_reaches_what_waits_for_its_tenant() -> None:
+    bench = Bench(policy(interactive=LONG, tenant={"active_tokens_max": 550}))
+    bench.arrive(100)
+    bench.arrive(500)
+    assert bench.decisions()[-1].outcome == "queue"
+    refusing = policy(interactive={**LONG, "on_tenant_full": "refuse"}, tenant={"active_tokens_max": 550})
+    bench.feed(events.PolicyChanged(replace(refusing, number=2)))
+    assert bench.refusal().reason == "tenant_capacity_exceeded"
+
+
+def test_A2_a_snapshot_shows_committed_and_outstanding_apart() -> None:
+    bench = Bench(limited(quota=DAY))
+    bench.arrive(400)
+    serve(bench, prompt_tokens=250, output_tokens=50)
+    bench.arrive(500)
+    quota = bench.gate.snapshot(bench.now_s)["tenants"]["acme"]["quota"]
+    assert (quota["period"], quota["tokens_max"]) == ("day-1970-01-01", 1_000)
+    assert (quota["tokens_committed"], quota["tokens_outstanding"]) == (300, 500)
