@@ -227,7 +227,9 @@ def test_D1_heads_short_of_their_own_limits_are_looked_past_only_so_often() -> N
 def test_marks_survive_a_snapshot_with_their_place_among_the_turns() -> None:
     asked = Asked(FIRST, SECOND, limits=POOL)
     asked.ask(reserve("a1", 600, tenant="a"), reserve("b1", 600, tenant="b", owner=SECOND, waiting_tokens=50))
+    asked.ask(*(reserve(f"a{number}", 100, tenant="a") for number in (2, 3, 4)))  # past b, whose head is too large
     turns = asked.book._turns["pool"]
+    assert turns.tenants["interactive"].virtual > turns.tenants["interactive"].finish["b"]
     again = Turns.restored(json.loads(json.dumps(turns.snapshot())))
     assert again.snapshot() == turns.snapshot()
     assert again.waiting_tokens(1) == turns.waiting_tokens(1) == 650

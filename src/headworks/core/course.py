@@ -31,7 +31,7 @@ from headworks.core.evidence import ClockProof
 from headworks.core.growth import Growth
 from headworks.core.life import LEAVING, RUNNING, SENT, SETTLING, UNASKED, Life
 from headworks.core.policy import INFINITE_S
-from headworks.core.pool import Pool, Replica
+from headworks.core.pool import Replica
 from headworks.core.types import Decision, ReplicaSample, Reservation, Usage
 
 OVERDUE_S = 10.0
@@ -62,6 +62,8 @@ class Course:
                 life.opening_tokens = replica.opening_tokens = replica.opening_tokens + work.prefill_tokens
         if life.streamed:  # an answer in one piece shows its first byte at its end
             finish_by_s = min(finish_by_s, now_s + life.lane.service_class.first_byte_s)
+        elif life.reading_tokens:
+            desk.has_read(life)  # and nobody can say when its prompt has been read
         desk.set_timer(life, finish_by_s)
         name, others = life.request.id, None
         if life.claim:  # whoever asked first may have left, and others may have come
@@ -69,11 +71,10 @@ class Course:
             others = tuple(rest)
         desk.effect(Run(name, life.execution, work.output_tokens_max, send_before_s, decision, others, watch_tokens))
 
-    def first_byte(self, event: FirstByte, now_s: float) -> Pool | None:
-        """Returns the pool in which another prompt may be read now, if that was waited for."""
+    def first_byte(self, event: FirstByte, now_s: float) -> None:
         life = self._desk.runs.get(event.execution)
         if life is None or life.state != SENT:
-            return None
+            return
         self._desk.move(life, "first_byte")
         life.first_byte_s = now_s
         replica = life.replica
@@ -82,10 +83,6 @@ class Course:
             replica.unstamped[life.execution.id] = now_s
         self._desk.set_timer(life, life.request.finish_by_s)
         self._desk.ask_with_next(life, Start(life.execution.id, self._desk.owner), now_s)
-        if not life.reading_tokens:
-            return None
-        self._desk.has_read(life)
-        return life.lane.pool
 
     def _learn_first_byte(self, life: Life, replica: Replica, now_s: float) -> None:
         ahead_tokens = life.opening_tokens - life.work.prefill_tokens

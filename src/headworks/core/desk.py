@@ -193,7 +193,7 @@ class Desk:
                 use.requests += work.sequences
         lane.tenant.tokens += work.tokens
         lane.tenant.requests += work.sequences
-        if lane.use is not None and lane.is_paced and life.request.stream:
+        if lane.is_paced and life.first_byte_s is None:
             life.reading_tokens = work.prefill_tokens
             lane.pool.reading_tokens += work.prefill_tokens
 

@@ -251,9 +251,7 @@ class Turns:
         turns.slots = {Owner(gateway, boot): tokens for gateway, boot, tokens in value["slots"]}
         turns._order = value["order"]
         for mark in map(Mark.restored, value["marks"]):  # all as fresh ones: the next look finds out which are not
-            turns.classes.wait_on(mark.flow[0])
-            turns.tenants.setdefault(mark.flow[0], Level()).wait_on(mark.flow[1])
-            turns._place(mark)
+            turns._place(mark, again=True)
             turns.marks[mark.flow, mark.owner] = mark
             turns._waiting_tokens += mark.waiting_tokens
         return turns
@@ -274,10 +272,10 @@ class Turns:
         self._place(mark)
         return mark
 
-    def _place(self, mark: Mark) -> None:
+    def _place(self, mark: Mark, *, again: bool = False) -> None:
         service_class, tenant = mark.flow
-        self.classes.wait(service_class)
-        self.tenants.setdefault(service_class, Level()).wait(tenant)
+        self.classes.wait(service_class, again=again)
+        self.tenants.setdefault(service_class, Level()).wait(tenant, again=again)
         self._marks_of.setdefault(mark.flow, {})[mark.owner] = mark
 
     def _drop(self, mark: Mark) -> None:

@@ -281,7 +281,11 @@ class Gate:
     # after the grant
 
     def _on_first_byte(self, event: events.FirstByte, now_s: float) -> None:
-        self._pump_one(self._course.first_byte(event, now_s), now_s)
+        life = self._desk.runs.get(event.execution)
+        self._course.first_byte(event, now_s)
+        if life is not None and life.reading_tokens and life.first_byte_s is not None:
+            self._desk.has_read(life)
+            self._pump(life.lane.pool, now_s)
 
     def _on_not_sent(self, event: events.NotSent, now_s: float) -> None:
         """Nothing ran. A client that still waits gets another attempt while that can be on time, else an answer."""

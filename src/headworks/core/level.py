@@ -29,16 +29,10 @@ class Level:
         finish = self.finish.get(name, 0.0)
         return finish if finish > self.virtual or name in self._waiting else self.virtual
 
-    def wait(self, name: str) -> None:
-        """It begins to wait: from now on it keeps its tag, however far V goes on meanwhile."""
+    def wait(self, name: str, *, again: bool = False) -> None:
+        """It begins to wait: from now on it keeps its tag, however far V goes on. `again`: it did before a restart."""
         if name not in self._waiting:
-            tag = self._waiting[name] = self._lift(name)
-            insort(self._turns, (tag, name))
-
-    def wait_on(self, name: str) -> None:
-        """It waited when this level was written down: it stands where it stood, before V perhaps."""
-        if name not in self._waiting:
-            tag = self._waiting[name] = self.finish.setdefault(name, self.virtual)
+            tag = self._waiting[name] = self.finish[name] if again else self._lift(name)
             insort(self._turns, (tag, name))
 
     def leave(self, name: str) -> None:
