@@ -1,24 +1,14 @@
-"""Turns (D1, D2): the tags and marks themselves, then flows of far and near gateways that share one pool for minutes.
-
-The bound that is tested is the one derived in `core/fair.py`; each workload is many times as large, and the same test
-must fail where nobody yields.
-"""
+"""Turns (D1, D2): the tags and the marks."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
 from dataclasses import replace
-from heapq import heappop, heappush
-from random import Random
 
-import pytest
-
-from headworks.core.book import Book
-from headworks.core.book_proof import Replica
-from headworks.core.commands import Heartbeat, Reserve, SetLimits, Stop, Unmark
-from headworks.core.fair import Mark, Turns
-from headworks.core.types import Charge, Owner
-from headworks.testing.suites.ledger_subject import FIRST, LEASE_MS, REMEMBER_MS, SECOND, reserve, used
+from headworks.core.commands import Heartbeat, Stop, Unmark
+from headworks.core.fair import Turns
+from headworks.core.types import Charge
+from headworks.testing.suites.ledger_subject import FIRST, LEASE_MS, SECOND, reserve, used
 from tests.core.books import Asked
 
 POOL = (Charge("pool:pool", "tokens", 1_000),)
@@ -52,6 +42,31 @@ def test_a_mark_lives_fifty_milliseconds() -> None:
     assert asked.outcome(reserve("a2", 600, tenant="a")) == "yield"
     asked.now_ms = 50
     assert asked.outcome(reserve("a2", 600, tenant="a")) == "granted"
+
+
+def test_D1_a_flow_whose_gateway_cannot_ask_for_a_while_keeps_its_tag_for_a_second() -> None:
+    asked = Asked(FIRST, SECOND, limits=POOL)
+    asked.ask(reserve("a1", 600, tenant="a"), reserve("b1", 600, tenant="b", owner=SECOND))
+    asked.ask(Stop("a1", FIRST, "E1", "completed", used(600)))
+    asked.now_ms = 50
+    asked.ask(reserve("a2", 600, tenant="a"), Stop("a2", FIRST, "E1", "completed", used(600)), reserve("a3", 100, tenant="a"))
+    level = asked.book._turns["pool"].tenants["interactive"]
+    assert (level.virtual, level.start("b")) == (1_200.0, 0.0)
+    asked.now_ms = 1_049
+    asked.ask(Stop("a3", FIRST, "E1", "completed", used(100)))
+    assert asked.outcome(reserve("b1", 600, tenant="b", owner=SECOND)) == "granted"
+    assert level.finish["b"] == 600.0
+
+
+def test_D1_after_that_second_it_begins_again_like_one_that_was_idle() -> None:
+    asked = Asked(FIRST, SECOND, limits=POOL)
+    asked.ask(reserve("a1", 600, tenant="a"), reserve("b1", 600, tenant="b", owner=SECOND))
+    asked.ask(Stop("a1", FIRST, "E1", "completed", used(600)))
+    asked.now_ms = 50
+    asked.ask(reserve("a2", 600, tenant="a"), Stop("a2", FIRST, "E1", "completed", used(600)))
+    asked.now_ms = 1_050
+    asked.ask(reserve("b1", 300, tenant="b", owner=SECOND))
+    assert asked.book._turns["pool"].tenants["interactive"].finish["b"] == 600.0 + 300.0
 
 
 def test_a_woken_flow_that_does_not_ask_in_twenty_milliseconds_loses_its_turn() -> None:
@@ -91,7 +106,7 @@ def test_D1_estimates_are_trued_up_and_idleness_is_not_saved() -> None:
     asked.ask(reserve("c1", 10, tenant="c"), reserve("a2", 100, tenant="a"))
     assert turns.virtual == 500.0, "time follows the start tags of what is granted"
     asked.ask(Stop("c1", FIRST, "E0", "cancelled", None))
-    assert turns.start("c", False) == 500.0, "an idle flow starts at virtual time"
+    assert turns.start("c") == 500.0, "an idle flow starts at virtual time"
 
 
 def test_D1_what_never_ran_is_not_charged() -> None:
@@ -171,143 +186,54 @@ def test_one_flow_never_yields_to_itself() -> None:
     assert outcomes == ["granted", "granted", "granted", "refused", "refused"]
 
 
-# minutes of shared service
+def test_D1_with_a_thousand_flows_waiting_an_ask_looks_at_the_lowest_only() -> None:
+    turns, looked = Turns(), 0
+    weights = (1.0, 1.0)
+    for number in range(1_000):
+        flow = ("bulk", f"t{number:04}")
+        turns.grant(flow, weights, 100 + number, (), 0)
+        turns.leave_mark(flow, FIRST, POOL, 7, 0, granted=True)
+
+    def lacking(charges: object) -> list[tuple[str, str]]:
+        nonlocal looked
+        looked += 1
+        return []
+
+    assert turns.must_yield(("bulk", "t0999"), FIRST, POOL, lacking, 1) == (True, [])
+    assert turns.must_yield(("bulk", "t0000"), FIRST, POOL, lacking, 1) == (False, [])
+    woken = turns.wake(lacking, 1)
+    assert woken is not None and woken.flow == ("bulk", "t0000")
+    assert looked == 2
+    assert turns.waiting_tokens(1) == 7_000
+    assert turns.waiting_tokens(50) == 0 and not turns.marks
 
 
-class NobodyYields(Book):
-    """The simpler idea: local queues and shared counters, first come first served."""
+def test_D1_heads_short_of_their_own_limits_are_looked_past_only_so_often() -> None:
+    turns, looked = Turns(), 0
+    for number in range(1_000):
+        turns.leave_mark(("bulk", f"t{number:04}"), FIRST, (Charge(f"tenant:t{number:04}", "tokens", 1),), 1, 0, granted=False)
+    turns.grant(("bulk", "other"), (1.0, 1.0), 500, (), 0)
 
-    def _whose_turn(self, command: Reserve, turns: Turns, replica: Replica) -> tuple[bool, Sequence[Mark]]:
-        return False, ()
+    def lacking(charges: object) -> list[tuple[str, str]]:
+        nonlocal looked
+        looked += 1
+        return [("tenant:t", "tokens")]
 
-
-class Fleet:
-    """Gateways with endless queues in front of one pool. `tau_ms` is each gateway's round trip to the ledger."""
-
-    POOL_TOKENS = 4_000
-    TOKENS_PER_MS = 4.0
-    """The pool's service rate: a request holds its tokens for tokens ÷ rate × (pool ÷ tokens)."""
-    RETRY_MS = 25
-
-    def __init__(self, kind: type[Book], taus_ms: Sequence[int], weights: dict[str, float], seed: int) -> None:
-        self.book = kind(LEASE_MS, REMEMBER_MS)
-        self.owners = [Owner(f"gateway-{number}", "boot") for number in range(len(taus_ms))]
-        self.taus_ms = dict(zip(self.owners, taus_ms, strict=True))
-        self.weights = weights
-        self.served: dict[str, int] = dict.fromkeys(weights, 0)
-        self.lead: list[float] = []
-        """Over time: what the first flow has had more than the last, each by its weight."""
-        self.busy_token_ms = 0
-        self._random = Random(seed)
-        self._events: list[tuple[int, int, object]] = []
-        self._number = 0
-        self._heads: dict[tuple[Owner, str], int] = {}
-        self._asking: set[tuple[Owner, str]] = set()
-
-    def run(self, sizes: dict[str, tuple[int, int]], placed: dict[Owner, tuple[str, ...]], until_ms: int) -> None:
-        limit = SetLimits("policy", 1, (Charge("pool:pool", "tokens", self.POOL_TOKENS),))
-        self.book.apply([limit, *(Heartbeat(owner) for owner in self.owners)], 0)
-        for owner, flows in placed.items():
-            for flow in flows:
-                self._later(0, ("ask", owner, flow))
-        beat_ms = 0
-        while self._events[0][0] < until_ms:
-            now_ms, _, event = heappop(self._events)
-            if now_ms >= beat_ms:
-                beat_ms = now_ms + 1_000
-                self.book.apply([Heartbeat(owner) for owner in self.owners], now_ms)
-            self._happen(event, sizes, now_ms)
-
-    def _happen(self, event: object, sizes: dict[str, tuple[int, int]], now_ms: int) -> None:
-        assert isinstance(event, tuple)
-        if event[0] == "ask":
-            _, owner, flow = event
-            if (owner, flow) not in self._asking:
-                self._asking.add((owner, flow))
-                self._heads.setdefault((owner, flow), self._random.randint(*sizes[flow]))
-                self._later(now_ms + self.taus_ms[owner] // 2, ("arrives", owner, flow))
-        elif event[0] == "arrives":
-            self._arrives(event[1], event[2], now_ms)
-        elif event[0] == "answered":
-            _, owner, flow, outcome = event
-            self._asking.discard((owner, flow))
-            self._later(now_ms + (0 if outcome == "granted" else self.RETRY_MS), ("ask", owner, flow))
-        else:
-            self.book.apply([Stop(event[1], event[2], "E1", "completed", None)], now_ms)
-            for owner, _ in self.book.take_wakes():
-                for flow in self.weights:
-                    if (owner, flow) in self._heads:
-                        self._later(now_ms + self.taus_ms[owner] // 2, ("ask", owner, flow))
-
-    def _arrives(self, owner: Owner, flow: str, now_ms: int) -> None:
-        self._number += 1
-        cost, name = self._heads[owner, flow], f"x{self._number}"
-        ask = reserve(name, cost, tenant=flow, owner=owner, more=True, charges=(Charge("pool:pool", "tokens", cost),))
-        ask.weights = (1.0, self.weights[flow])
-        outcome = self.book.apply([ask], now_ms)[0].outcome
-        if outcome == "granted":
-            del self._heads[owner, flow]
-            self.served[flow] += cost
-            first, last = self.weights
-            self.lead.append(self.served[first] / self.weights[first] - self.served[last] / self.weights[last])
-            runs_ms = round(self.POOL_TOKENS / self.TOKENS_PER_MS)
-            self.busy_token_ms += runs_ms * cost
-            self._later(now_ms + runs_ms, ("ended", name, owner))
-        self._later(now_ms + self.taus_ms[owner] // 2, ("answered", owner, flow, outcome))
-
-    def _later(self, at_ms: int, event: object) -> None:
-        self._number += 1
-        heappush(self._events, (at_ms, self._number, event))
-
-    def spread(self) -> float:
-        """The largest difference of weighted service over any interval."""
-        lowest, highest, widest = self.lead[0], self.lead[0], 0.0
-        for lead in self.lead:
-            lowest, highest = min(lowest, lead), max(highest, lead)
-            widest = max(widest, lead - lowest, highest - lead)
-        return widest
+    assert turns.must_yield(("bulk", "other"), SECOND, POOL, lacking, 1) == (False, [])
+    assert turns.wake(lacking, 1) is None
+    assert looked == 2 * 64
 
 
-def bound(largest: dict[str, int], weights: dict[str, float], tau_ms: int) -> float:
-    """L_f/w_f + L_h/w_h + q + R·τ/min w, where only the small requests can pass a head, and e = 0."""
-    own = sum(largest[flow] / weights[flow] for flow in weights)
-    passing = 16 * min(largest[flow] / weights[flow] for flow in weights)
-    return own + passing + Fleet.TOKENS_PER_MS * tau_ms / min(weights.values())
-
-
-SIZES = {"near": (50, 200), "far": (200, 800)}
-LARGEST = {"near": 200, "far": 800}
-
-
-def fleet(kind: type[Book], gateways: int, weights: dict[str, float], seed: int = 1) -> Fleet:
-    """The near flow at the first half of the gateways, the far one, three times as far away, at the others."""
-    taus_ms = [2 if number < max(1, gateways // 2) else 6 for number in range(gateways)]
-    shared = Fleet(kind, taus_ms, weights, seed)
-    half = max(1, gateways // 2)
-    near, far = shared.owners[:half], shared.owners[half:] or shared.owners
-    placed = {owner: tuple(flow for flow, at in (("near", near), ("far", far)) if owner in at) for owner in shared.owners}
-    shared.run(SIZES, placed, until_ms=34_000)
-    return shared
-
-
-@pytest.mark.parametrize("gateways", [1, 2, 8])
-@pytest.mark.parametrize("weights", [{"near": 1.0, "far": 1.0}, {"near": 1.0, "far": 3.0}])
-def test_D1_weighted_service_stays_within_the_bound(gateways: int, weights: dict[str, float]) -> None:
-    shared = fleet(Book, gateways, weights)
-    allowed = bound(LARGEST, weights, tau_ms=6)
-    assert min(shared.served[flow] / weights[flow] for flow in weights) >= 8 * allowed, "too little work to mean anything"
-    assert shared.spread() <= allowed
-    assert shared.book.check() == []
-
-
-def test_D1_the_pool_is_kept_busy() -> None:
-    shared = fleet(Book, 8, {"near": 1.0, "far": 1.0})
-    assert shared.busy_token_ms >= 0.9 * Fleet.POOL_TOKENS * 34_000
-
-
-def test_D1_negative_control_local_queues_with_shared_counters() -> None:
-    shared = fleet(NobodyYields, 2, {"near": 1.0, "far": 1.0})
-    assert shared.spread() > 8 * bound(LARGEST, {"near": 1.0, "far": 1.0}, tau_ms=6)
+def test_marks_survive_a_snapshot_with_their_place_among_the_turns() -> None:
+    asked = Asked(FIRST, SECOND, limits=POOL)
+    asked.ask(reserve("a1", 600, tenant="a"), reserve("b1", 600, tenant="b", owner=SECOND, waiting_tokens=50))
+    asked.ask(*(reserve(f"a{number}", 100, tenant="a") for number in (2, 3, 4)))  # past b, whose head is too large
+    turns = asked.book._turns["pool"]
+    assert turns.tenants["interactive"].virtual > turns.tenants["interactive"].finish["b"]
+    again = Turns.restored(json.loads(json.dumps(turns.snapshot())))
+    assert again.snapshot() == turns.snapshot()
+    assert again.waiting_tokens(1) == turns.waiting_tokens(1) == 650
+    assert again.must_yield(("interactive", "a"), FIRST, (), lambda charges: [], 1) == (True, [])
 
 
 def test_D1_forty_small_against_four_large_of_equal_total() -> None:

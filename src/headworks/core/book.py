@@ -43,6 +43,7 @@ from headworks.core.commands import (
     Stop,
     TakeReader,
     Unmark,
+    Waits,
     Withdraw,
 )
 from headworks.core.fair import Turns
@@ -76,6 +77,7 @@ class Book(Leases):
             PutIncarnation: self._put_incarnation,
             Withdraw: self._withdraw,
             SetLimits: self._set_limits,
+            Waits: self._waits_for_room,
             Unmark: self._unmark,
         }
 
@@ -110,6 +112,15 @@ class Book(Leases):
         self._policy = (command.policy_number, command.policy_version)
         self.counters.set(command.limits, command.floors)
         return self._answer("set_limits", "", "ok")
+
+    def _waits_for_room(self, command: Waits) -> Answer:
+        boot = self._boots.get(command.owner)
+        if boot is None or not boot.alive:
+            return self._answer("waits", "", "refused")
+        turns = self._turns.get(command.pool) or self._open_pool(command.pool)
+        charges, waiting_tokens = command.charges, command.waiting_tokens
+        turns.leave_mark(command.flow, command.owner, charges, waiting_tokens, self.now_ms, granted=False)
+        return self._answer("waits", "", "ok")
 
     def _unmark(self, command: Unmark) -> Answer:
         turns = self._turns.get(command.pool)

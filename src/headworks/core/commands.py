@@ -204,6 +204,19 @@ class SetLimits:
 
 
 @dataclass(slots=True)
+class Waits:
+    """Something waits in that flow that is not asked for now, because its head finds no room: others may pass it so often."""
+
+    flow: tuple[str, str]
+    pool: str
+    owner: Owner
+    charges: Sequence[tuple[str, str, int]]
+    """What its head would be charged."""
+    waiting_tokens: int
+    """Work of the flow at this gateway, the head included."""
+
+
+@dataclass(slots=True)
 class Unmark:
     """This gateway has nothing more waiting in that flow."""
 
@@ -229,6 +242,7 @@ Command = (
     | PutIncarnation
     | Withdraw
     | SetLimits
+    | Waits
     | Unmark
 )
 

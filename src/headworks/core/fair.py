@@ -4,8 +4,8 @@ What is shared: tokens charged at dispatch (`cost_tokens`) in one pool, over any
 backlogged, in proportion to their weights; first among classes, then among the tenants inside a class. Idleness is not
 saved up.
 
-Each level keeps a virtual time V and for every flow a tag F, at which its next request starts. A flow that was idle is first
-lifted to V; one that waits keeps its tag, however far V goes on meanwhile. A grant sets V = max(V, F) and then
+Each level (`core/level.py`) keeps a virtual time V and for every flow a tag F, at which its next request starts. A flow that
+was idle is first lifted to V; one that waits keeps its tag, however far V goes on meanwhile. A grant sets V = max(V, F), then
 F = F + cost ÷ weight. Because V follows the start tags of what is granted, it needs no estimate of the engine's speed.
 What was charged wrongly is corrected when the truth is known, by growth and at the end: F moves by the difference ÷ weight,
 but not back below V, so that nobody earns a turn by having been wrong.
@@ -13,13 +13,14 @@ but not back below V, so that nobody earns a turn by having been wrong.
 Gateways queue, the ledger does not; it only remembers who waits. An ask that is not granted leaves a *mark*: flow, owner,
 the charges of its head, work waiting behind it, good for 50 ms. A granted ask that has `more` behind it keeps its mark.
 An ask is answered `yield` when a fresh mark of another flow has a lower tag and its head fits now. A mark that was woken
-because capacity came free and whose gateway does not ask within 20 ms no longer counts until it asks again: unused turns
-are not saved.
+because capacity came free and whose gateway does not ask within 20 ms is forgotten until it asks again: unused turns are not
+saved. One that is merely not renewed holds nobody up any more, but its flow keeps its tag for a second: a gateway whose own
+places are all taken asks nothing, and still has somebody waiting.
 
 A head that does not fit must neither idle the pool nor be starved by small ones: its flow may be passed 16 times, by grants
 that take of every scope it lacks; then those asks are told to yield until it fits (the pool saves up for it). The count
-starts again when the flow has caught up, not with its next head. A head that lacks a scope the asker does not touch, such
-as its own tenant's limit, is passed freely, since waiting for it would help nobody.
+starts again when the flow's tags have caught up with V, not with its next head. A head that lacks a scope the asker does
+not touch, such as its own tenant's limit, is passed freely, since waiting for it would help nobody.
 
 Bound. Let f and h both be marked or served throughout an interval, W their charged tokens in it, w their weights, L their
 largest requests. W/w of a flow grows exactly as its F does, so it is enough that the tags stay together. When f is granted
@@ -32,69 +33,33 @@ not stand in it. With classes above tenants the bound holds at each level among 
 
 A class floor (`floor_ratio`) is a lower bound on weight ÷ Σ weights of the backlogged classes: the asker raises the weight
 it sends; nothing else is needed here.
+
+The flows that wait stand sorted by their tags on each level, so the lowest is found without looking at the others, however
+many wait. Only heads that do not fit now are looked past, `LOOKED_PAST_MAX` at most.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from headworks.core.level import Level
 from headworks.core.types import Owner
 
 MARK_MS = 50
 WOKEN_MS = 20
 MARK_KEPT_MS = 1000
-"""A mark that is not renewed counts for `MARK_MS`, but how often it was passed is remembered this long."""
+"""A mark that is not renewed holds nobody up after `MARK_MS`, but its flow keeps its tag, and its passes, this much longer."""
 PASSES_MAX = 16
 MARKS_MAX = 4096
 """Per pool. Above, an ask leaves no mark: shares suffer, limits never."""
-FLOWS_MAX = 4096
-"""Per level. Above, flows with F ≤ V are forgotten, which changes nothing: they would start at V anyway."""
+LOOKED_PAST_MAX = 64
+"""Heads that do not fit and are looked past in search of one that does. Beyond, an ask is not held up by them any more."""
 
 Flow = tuple[str, str]
 Charges = Sequence[tuple[str, str, int]]
 Lacking = Callable[[Charges], list[tuple[str, str]]]
-
-
-class Level:
-    """The virtual time of one pool's classes, or of one class's tenants."""
-
-    __slots__ = ("finish", "virtual")
-
-    def __init__(self) -> None:
-        self.virtual = 0.0
-        self.finish: dict[str, float] = {}
-
-    def start(self, name: str, waits: bool) -> float:
-        """The tag its next request starts at: its own while it waits, not before V if it was idle."""
-        finish = self.finish.get(name, 0.0)
-        return finish if waits or finish > self.virtual else self.virtual
-
-    def lift(self, name: str) -> float:
-        """The flow was idle and begins to wait: from now on it keeps this tag."""
-        finish = self.finish.get(name)
-        if finish is None and len(self.finish) >= FLOWS_MAX:
-            self.finish = {flow: tag for flow, tag in self.finish.items() if tag > self.virtual}
-        if finish is None or finish < self.virtual:
-            finish = self.finish[name] = self.virtual
-        return finish
-
-    def serve(self, name: str, waits: bool, cost_per_weight: float) -> None:
-        """A grant: time moves to its start tag."""
-        start = self.finish.get(name)
-        if start is None or (start < self.virtual and not waits):
-            start = self.lift(name)
-        if start > self.virtual:
-            self.virtual = start
-        self.finish[name] = start + cost_per_weight
-
-    def correct(self, name: str, difference_per_weight: float) -> None:
-        """The truth about what was charged: move the tag, but not back below V."""
-        finish = self.finish.get(name, self.virtual)
-        corrected = finish + difference_per_weight
-        if corrected < self.virtual:
-            corrected = max(corrected, min(finish, self.virtual))
-        self.finish[name] = corrected
 
 
 class Mark:
@@ -138,48 +103,59 @@ class Mark:
 class Turns:
     """The flows and marks of one pool."""
 
-    __slots__ = ("_order", "classes", "marks", "slots", "tenants")
+    __slots__ = ("_dormant", "_marks_of", "_order", "_waiting_tokens", "classes", "marks", "slots", "tenants")
 
     def __init__(self) -> None:
         self.classes = Level()
         self.tenants: dict[str, Level] = {}
-        self.marks: dict[tuple[Flow, Owner], Mark] = {}
+        self.marks: OrderedDict[tuple[Flow, Owner], Mark] = OrderedDict()
+        """The fresh ones, in the order in which they expire."""
+        self._dormant: OrderedDict[tuple[Flow, Owner], Mark] = OrderedDict()
+        """Those that were not renewed, likewise."""
+        self._marks_of: dict[Flow, dict[Owner, Mark]] = {}
+        """Both kinds."""
         self._order = 0
+        self._waiting_tokens = 0
         self.slots: dict[Owner, int] = {}
         """Work of the return slots each gateway has open."""
 
     def must_yield(self, flow: Flow, owner: Owner, charges: Charges, lacking: Lacking, now_ms: int) -> tuple[bool, list[Mark]]:
         """Whether this ask has to let another go first; if not, the marks that its grant would pass."""
-        own = self.marks.get((flow, owner))
+        own = self._fresh(flow, owner, now_ms)
         own_order = own.order if own else self._order + 1
-        tags = self._tags(flow, now_ms)
         passing: list[Mark] = []
-        for mark in [mark for mark in self.marks.values() if mark is not own and mark.counts(now_ms)]:
-            ahead = self._ahead(mark.flow, flow, tags)
-            if ahead < 0:
-                mark.passed = 0
+        looked = 0
+        for mark, lower in self._not_behind(flow):
+            if mark is own or not mark.counts(now_ms):
                 continue
+            looked += 1
+            if looked > LOOKED_PAST_MAX:
+                break
             lacks = lacking(mark.charges)
             if not lacks:
-                if ahead > 0:
+                if lower:
                     return True, []
             elif _takes_of_all(charges, lacks):
-                if mark.passed >= PASSES_MAX and (ahead > 0 or mark.order < own_order):
+                if mark.passed >= PASSES_MAX and (lower or mark.order < own_order):
                     return True, []
                 passing.append(mark)
         return False, passing
 
     def grant(self, flow: Flow, weights: tuple[float, float], cost_tokens: int, passing: Sequence[Mark], now_ms: int) -> None:
         """The flow's turn is taken."""
-        class_waits, flow_waits = self._waits(flow, now_ms) if self.marks else (False, False)
+        if self.marks or self._dormant:
+            self._expire(now_ms)
         level = self.tenants.get(flow[0])
         if level is None:
             level = self.tenants[flow[0]] = Level()
-        self.classes.serve(flow[0], class_waits, cost_tokens / weights[0])
-        level.serve(flow[1], flow_waits, cost_tokens / weights[1])
-        if passing:
-            for mark in passing:
-                mark.passed += 1
+        self.classes.serve(flow[0], cost_tokens / weights[0])
+        level.serve(flow[1], cost_tokens / weights[1])
+        for mark in passing:
+            mark.passed += 1
+        own = self._marks_of.get(flow)
+        if own and self.classes.caught_up(flow[0]) and level.caught_up(flow[1]):
+            for mark in own.values():
+                mark.passed = 0
 
     def correct(self, flow: Flow, weights: tuple[float, float], difference_tokens: int) -> None:
         """More (or less) was used than was charged."""
@@ -192,37 +168,29 @@ class Turns:
         self, flow: Flow, owner: Owner, charges: Charges, waiting_tokens: int, now_ms: int, *, granted: bool
     ) -> None:
         """The flow waits at this gateway: with this head, or after a grant with one that is taken to be like it."""
-        mark = self.marks.get((flow, owner))
-        if mark is None or not mark.counts(now_ms):
-            self._begin_to_wait(flow, now_ms)
+        mark = self._fresh(flow, owner, now_ms) or self._dormant.pop((flow, owner), None)
         if mark is None:
-            if len(self.marks) >= MARKS_MAX:
-                self._sweep(now_ms)
-            if len(self.marks) >= MARKS_MAX:
+            if len(self.marks) + len(self._dormant) >= MARKS_MAX:
                 return
-            self._order += 1
-            mark = self.marks[flow, owner] = Mark(flow, owner, self._order)
+            mark = self._begin_to_wait(flow, owner)
         elif granted:
             self._order += 1
             mark.order = self._order
-        elif now_ms >= mark.expires_ms + MARK_KEPT_MS:
-            mark.passed = 0
+        if (flow, owner) in self.marks:
+            self._waiting_tokens -= mark.waiting_tokens
+        self.marks[flow, owner] = mark
+        self.marks.move_to_end((flow, owner))
+        self._waiting_tokens += waiting_tokens
         mark.charges = charges
         mark.waiting_tokens = waiting_tokens
         mark.expires_ms = now_ms + MARK_MS
         mark.woken_ms = 0
 
-    def _begin_to_wait(self, flow: Flow, now_ms: int) -> None:
-        """Nobody at this gateway waited: unless others of this class or flow do, their tags begin at V."""
-        class_waits, flow_waits = self._waits(flow, now_ms)
-        if not class_waits:
-            self.classes.lift(flow[0])
-        if not flow_waits:
-            self.tenants.setdefault(flow[0], Level()).lift(flow[1])
-
     def unmark(self, flow: Flow, owner: Owner) -> None:
         """Nothing waits there any more."""
-        self.marks.pop((flow, owner), None)
+        mark = self.marks.get((flow, owner)) or self._dormant.get((flow, owner))
+        if mark is not None:
+            self._drop(mark)
 
     def note_slots(self, owner: Owner, slots_tokens: int) -> None:
         """Work of return slots this gateway has open."""
@@ -233,22 +201,27 @@ class Turns:
 
     def forget(self, owner: Owner) -> None:
         """The gateway is gone: nothing waits there, and its slots are nobody's."""
-        for key in [key for key in self.marks if key[1] == owner]:
-            del self.marks[key]
+        for mark in [mark for mark in (*self.marks.values(), *self._dormant.values()) if mark.owner == owner]:
+            self._drop(mark)
         self.slots.pop(owner, None)
 
     def wake(self, lacking: Lacking, now_ms: int) -> Mark | None:
         """Capacity came free: the mark with the lowest tag whose head fits, to be told so; it has 20 ms to ask."""
-        fitting = [mark for mark in self.marks.values() if mark.counts(now_ms) and not lacking(mark.charges)]
-        if not fitting:
-            return None
-        lowest = min(fitting, key=self._place)
-        lowest.woken_ms = lowest.woken_ms or now_ms
-        return lowest
+        looked = 0
+        for mark in self._in_turn():
+            if mark.counts(now_ms):
+                looked += 1
+                if not lacking(mark.charges):
+                    mark.woken_ms = mark.woken_ms or now_ms
+                    return mark
+                if looked >= LOOKED_PAST_MAX:
+                    break
+        return None
 
     def waiting_tokens(self, now_ms: int) -> int:
         """Work that waits at all gateways, by fresh marks."""
-        return sum(mark.waiting_tokens for mark in self.marks.values() if now_ms < mark.expires_ms)
+        self._expire(now_ms)
+        return self._waiting_tokens
 
     def slots_tokens(self) -> int:
         """Work of return slots that all gateways have open."""
@@ -262,7 +235,7 @@ class Turns:
             "tenants": {name: [level.virtual, dict(level.finish)] for name, level in self.tenants.items()},
             "slots": [[*owner, tokens] for owner, tokens in self.slots.items()],
             "order": self._order,
-            "marks": [mark.snapshot() for mark in self.marks.values()],
+            "marks": [mark.snapshot() for mark in (*self._dormant.values(), *self.marks.values())],
         }
 
     @classmethod
@@ -277,46 +250,83 @@ class Turns:
             level.finish = dict(finish)
         turns.slots = {Owner(gateway, boot): tokens for gateway, boot, tokens in value["slots"]}
         turns._order = value["order"]
-        for mark in map(Mark.restored, value["marks"]):
+        for mark in map(Mark.restored, value["marks"]):  # all as fresh ones: the next look finds out which are not
+            turns._place(mark, again=True)
             turns.marks[mark.flow, mark.owner] = mark
+            turns._waiting_tokens += mark.waiting_tokens
         return turns
 
-    def _waits(self, flow: Flow, now_ms: int) -> tuple[bool, bool]:
-        """Whether this class, and this flow, have a mark that counts."""
-        class_waits = False
-        for mark in self.marks.values():
-            if mark.flow[0] == flow[0] and mark.counts(now_ms):
-                if mark.flow == flow:
-                    return True, True
-                class_waits = True
-        return class_waits, False
+    def _fresh(self, flow: Flow, owner: Owner, now_ms: int) -> Mark | None:
+        """The mark of a flow at a gateway while it counts. One that was woken in vain has lost its turn."""
+        self._expire(now_ms)
+        mark = self.marks.get((flow, owner))
+        if mark is not None and not mark.counts(now_ms):
+            self._drop(mark)
+            return None
+        return mark
 
-    def _tags(self, flow: Flow, now_ms: int) -> tuple[float, float]:
-        """The start tags of a flow's next request, among classes and inside its class."""
-        class_waits, flow_waits = self._waits(flow, now_ms)
-        level = self.tenants.get(flow[0])
-        return self.classes.start(flow[0], class_waits), level.start(flow[1], flow_waits) if level else 0.0
+    def _begin_to_wait(self, flow: Flow, owner: Owner) -> Mark:
+        """Unless others of this class or flow wait already, their tags begin at V."""
+        self._order += 1
+        mark = Mark(flow, owner, self._order)
+        self._place(mark)
+        return mark
 
-    def _ahead(self, other: Flow, flow: Flow, tags: tuple[float, float]) -> int:
-        """1 where the tag of the other, which waits, is lower; 0 where it is the same, or its flow is; else -1."""
-        if other == flow:
-            return 0
-        if other[0] == flow[0]:
-            theirs, ours = self.tenants[flow[0]].start(other[1], True), tags[1]
-        else:
-            theirs, ours = self.classes.start(other[0], True), tags[0]
-        return 1 if theirs < ours else 0 if theirs == ours else -1
-
-    def _place(self, mark: Mark) -> tuple[float, float, int]:
-        """Where a mark stands in the order of turns."""
+    def _place(self, mark: Mark, *, again: bool = False) -> None:
         service_class, tenant = mark.flow
-        class_tag = self.classes.start(service_class, True)
-        return class_tag, self.tenants[service_class].start(tenant, True), mark.order
+        self.classes.wait(service_class, again=again)
+        self.tenants.setdefault(service_class, Level()).wait(tenant, again=again)
+        self._marks_of.setdefault(mark.flow, {})[mark.owner] = mark
 
-    def _sweep(self, now_ms: int) -> None:
-        """Drop marks long not renewed."""
-        for key in [key for key, mark in self.marks.items() if now_ms >= mark.expires_ms + MARK_KEPT_MS]:
-            del self.marks[key]
+    def _drop(self, mark: Mark) -> None:
+        if self.marks.pop((mark.flow, mark.owner), None) is not None:
+            self._waiting_tokens -= mark.waiting_tokens
+        self._dormant.pop((mark.flow, mark.owner), None)
+        same_flow = self._marks_of[mark.flow]
+        del same_flow[mark.owner]
+        if not same_flow:
+            del self._marks_of[mark.flow]
+            level = self.tenants[mark.flow[0]]
+            level.leave(mark.flow[1])
+            if not level.in_turn():
+                self.classes.leave(mark.flow[0])
+
+    def _expire(self, now_ms: int) -> None:
+        """Marks whose time is over are dormant, and forgotten if they are not renewed."""
+        while self.marks:
+            mark = next(iter(self.marks.values()))
+            if now_ms < mark.expires_ms:
+                break
+            del self.marks[mark.flow, mark.owner]
+            self._waiting_tokens -= mark.waiting_tokens
+            self._dormant[mark.flow, mark.owner] = mark
+        while self._dormant:
+            mark = next(iter(self._dormant.values()))
+            if now_ms < mark.expires_ms + MARK_KEPT_MS:
+                break
+            self._drop(mark)
+
+    def _not_behind(self, flow: Flow) -> Iterator[tuple[Mark, bool]]:
+        """The marks whose tag is not above the flow's own next one, and whether it is lower, lowest first."""
+        own_class, own_tenant = flow
+        own_tag = self.classes.start(own_class)
+        for tag, service_class in self.classes.in_turn():
+            if tag > own_tag:
+                return
+            level = self.tenants[service_class]
+            limit = level.start(own_tenant) if service_class == own_class else None
+            for tenant_tag, tenant in level.in_turn():
+                if limit is not None and tenant_tag > limit:
+                    break
+                lower = tag < own_tag if limit is None else tenant_tag < limit
+                for mark in self._marks_of[service_class, tenant].values():
+                    yield mark, lower and mark.flow != flow
+
+    def _in_turn(self) -> Iterator[Mark]:
+        """All marks, lowest tag first."""
+        for _, service_class in self.classes.in_turn():
+            for _, tenant in self.tenants[service_class].in_turn():
+                yield from self._marks_of[service_class, tenant].values()
 
 
 def _takes_of_all(charges: Charges, lacks: Sequence[tuple[str, str]]) -> bool:

@@ -30,6 +30,7 @@ from headworks.core.commands import (
     Stop,
     TakeReader,
     Unmark,
+    Waits,
     Withdraw,
 )
 from headworks.core.types import Charge, Owner, RequestKey, Reservation, Usage
@@ -72,6 +73,7 @@ class History:
             (1, lambda: Withdraw(self._replica())),
             (2, self._set_limits),
             (2, lambda: Unmark(self._flow(), self._pool(), self._owner())),
+            (2, self._waits),
         ]
 
     def step_ms(self) -> int:
@@ -159,6 +161,9 @@ class History:
             policy_version="policy",
             slots_tokens=self._random.choice((0, 0, 25)),
         )
+
+    def _waits(self) -> Command:
+        return Waits(self._flow(), self._pool(), self._owner(), self._charges(), self._random.randrange(100))
 
     def _stop(self) -> Command:
         evidence, end = self._random.choice(EVIDENCE), self._random.choice(ENDS)

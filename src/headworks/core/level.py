@@ -1,0 +1,82 @@
+"""One level of turns: a virtual time, a tag for every flow, and those that wait, sorted by their tags.
+
+The ledger has one for the classes of a pool and one for the tenants of each class (`core/fair.py` says what the tags mean and
+what they guarantee); a gateway has the same of what waits at itself (`core/queue.py`).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+
+FLOWS_MAX = 4096
+"""Per level. Above, flows with F ≤ V are forgotten, which changes nothing: they would start at V anyway."""
+
+
+class Level:
+    """The classes of a pool, or the tenants of a class."""
+
+    __slots__ = ("_turns", "_waiting", "finish", "virtual")
+
+    def __init__(self) -> None:
+        self.virtual = 0.0
+        self.finish: dict[str, float] = {}
+        self._waiting: dict[str, float] = {}
+        """Who waits, and the tag it stands at among the turns."""
+        self._turns: list[tuple[float, str]] = []
+
+    def start(self, name: str) -> float:
+        """The tag its next request starts at: its own while it waits, not before V if it is idle."""
+        finish = self.finish.get(name, 0.0)
+        return finish if finish > self.virtual or name in self._waiting else self.virtual
+
+    def wait(self, name: str, *, again: bool = False) -> None:
+        """It begins to wait: from now on it keeps its tag, however far V goes on. `again`: it did before a restart."""
+        if name not in self._waiting:
+            tag = self._waiting[name] = self.finish[name] if again else self._lift(name)
+            insort(self._turns, (tag, name))
+
+    def leave(self, name: str) -> None:
+        """Nothing of it waits any more."""
+        tag = self._waiting.pop(name, None)
+        if tag is not None:
+            del self._turns[bisect_left(self._turns, (tag, name))]
+
+    def serve(self, name: str, cost_per_weight: float) -> None:
+        """A grant: time moves to its start tag."""
+        start = self.finish[name] if name in self._waiting else self._lift(name)
+        if start > self.virtual:
+            self.virtual = start
+        self._move(name, start + cost_per_weight)
+
+    def correct(self, name: str, difference_per_weight: float) -> None:
+        """The truth about what was charged: move the tag, but not back below V."""
+        finish = self.finish.get(name, self.virtual)
+        corrected = finish + difference_per_weight
+        if corrected < self.virtual:
+            corrected = max(corrected, min(finish, self.virtual))
+        self._move(name, corrected)
+
+    def caught_up(self, name: str) -> bool:
+        """It has had all that was its turn until now."""
+        return self.finish.get(name, 0.0) >= self.virtual
+
+    def in_turn(self) -> list[tuple[float, str]]:
+        """Who waits, lowest tag first. To be looked at only: it is the level's own list."""
+        return self._turns
+
+    def _lift(self, name: str) -> float:
+        """Whatever was not used while it was idle is gone."""
+        finish = self.finish.get(name)
+        if finish is None and len(self.finish) >= FLOWS_MAX:
+            self.finish = {flow: tag for flow, tag in self.finish.items() if tag > self.virtual or flow in self._waiting}
+        if finish is None or finish < self.virtual:
+            finish = self.finish[name] = self.virtual
+        return finish
+
+    def _move(self, name: str, tag: float) -> None:
+        self.finish[name] = tag
+        stood = self._waiting.get(name)
+        if stood is not None:
+            del self._turns[bisect_left(self._turns, (stood, name))]
+            self._waiting[name] = tag
+            insort(self._turns, (tag, name))
