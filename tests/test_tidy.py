@@ -28,7 +28,7 @@ CORE = sorted((SOURCE / "core").glob("*.py"))
 FILE_LINES_MAX = 400
 FUNCTION_LINES_MAX = 60
 FUNCTION_LINES_MEDIAN_MAX = 10
-CORE_LINES_MAX = 7_300
+CORE_LINES_MAX = 7_950
 LONG_FILES = {
     "src/headworks/core/gate.py": 426,
     "tests/engines/test_fake_engine.py": 578,

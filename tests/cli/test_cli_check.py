@@ -34,11 +34,12 @@ def test_a_good_file_shows_what_will_be_enforced(file: Path, capsys: pytest.Capt
     text = " ".join(capsys.readouterr().out.split())
     assert "enforces on 127.0.0.1:8080; admin on 127.0.0.1:8081 without a key; ledger sqlite:headworks.db;" in text
     assert "sqlite:headworks.db; decisions in decisions/" in text
-    assert "class interactive first token ≤ 1 s; waits ≤ 0.5 s, 500 in queue;" in text
+    assert "class interactive share 10, at least 20%; first token ≤ 1 s; waits ≤ 0.5 s, 500 in queue;" in text
     assert (
-        "tenant acme 1 key; interactive unless it asks for one of interactive, batch, bulk; any model; ≤ 15000 tokens" in text
+        "tenant acme 1 key; share 1; interactive unless it asks for one of interactive, batch, bulk; any model; ≤ 15000 tokens"
+        in text
     )
-    assert "pool llama a; ≤ 40000 tokens, sequences as the engines say; KV ≤ 0.85; next by predictive_ttft;" in text
+    assert "pool llama a; ≤ 40000 tokens, sequences as the engines say; KV ≤ 0.85; next by wfq;" in text
     assert "replica llama/0 vllm at http://127.0.0.1:8000; proves a stop by E1, E3a, E3b, E4" in text
     assert f"{file} can be used; 1 warning." in text
     assert KEY not in text

@@ -39,7 +39,7 @@ def test_the_smallest_useful_file_becomes_a_policy() -> None:
     assert pool.models == ()
     assert pool.replicas == (ReplicaPolicy("llama/0", exclusive=True),)
     assert (pool.active_tokens_max, pool.active_requests_max, pool.kv_ratio_max, pool.over_commit) == (None, None, 0.85, 1.0)
-    assert pool.discipline == DisciplinePolicy("predictive_ttft")
+    assert pool.discipline == DisciplinePolicy("wfq")
     assert not rules.observe
 
 
@@ -83,7 +83,7 @@ classes:
     on_tenant_full: refuse
 tenants:
   t: {mode: observe, keys: ["env:ACME_KEY"], classes: [batch], models: [a], active_tokens_max: 5, active_requests_max: 6,
-      queue: {requests_max: 3}}
+      queue: {requests_max: 3, bytes_max: 4000}}
 pools:
   p:
     models: [a]
@@ -105,7 +105,8 @@ pools:
     assert batch.on_tenant_full == "refuse"
     tenant = rules.tenants["t"]
     assert (tenant.classes, tenant.service_class, tenant.models, tenant.observe) == (("batch",), "batch", ("a",), True)
-    assert (tenant.active_tokens_max, tenant.active_requests_max, tenant.queue_requests_max) == (5, 6, 3)
+    assert (tenant.active_tokens_max, tenant.active_requests_max) == (5, 6)
+    assert (tenant.queue_requests_max, tenant.queue_bytes_max) == (3, 4_000)
     pool = rules.pools["p"]
     assert (pool.models, pool.active_tokens_max, pool.active_requests_max) == (("a",), 100, 10)
     assert (pool.kv_ratio_max, pool.over_commit, pool.evidence_min, pool.output_tokens_cold) == (0.7, 1.5, "E3a", 64)
@@ -124,8 +125,8 @@ pools:
     ("given", "expected"),
     [
         ("fifo", DisciplinePolicy("fifo")),
-        ("wfq", DisciplinePolicy("predictive_ttft")),
-        ("{kind: class_priority}", DisciplinePolicy("predictive_ttft")),
+        ("wfq", DisciplinePolicy("wfq")),
+        ("{kind: class_priority}", DisciplinePolicy("class_priority")),
         ("{kind: fifo, queue_max: none}", DisciplinePolicy("fifo", unbounded=True)),
         ("{kind: fifo_tail_drop, queue_max: 32}", DisciplinePolicy("fifo_tail_drop", queue_max=32)),
     ],

@@ -153,7 +153,6 @@ def test_defaults_that_do_nothing_yet_are_said_in_one_line() -> None:
     loaded = read('pools: {p: {replicas: [{url: "http://127.0.0.1:8000", engine: vllm}]}}')
     assert [str(warning) for warning in loaded.warnings] == [
         "h.yaml:1: defaults that are not in force in this version:"
-        " pools.*.discipline (predictive_ttft is used);"
         " pools.*.over_commit (nothing is over-committed (1.0))"
     ]
 
@@ -176,7 +175,7 @@ def test_a_value_that_says_what_is_done_anyway_is_not_warned_about(text: str, wa
     assert any("accepted, not in force" in str(warning) for warning in loaded.warnings) == warned
 
 
-def test_discipline_is_warned_about_by_name_and_by_kind() -> None:
-    for given, warned in (("wfq", True), ("{kind: class_priority}", True), ("fifo", False), ("{kind: lifo_drop_head}", False)):
+def test_D3_every_discipline_is_in_force() -> None:
+    for given in ("wfq", "{kind: class_priority}", "fifo", "{kind: lifo_drop_head}", "fifo_tail_drop", "predictive_ttft"):
         loaded = read(f'pools: {{p: {{discipline: {given}, replicas: [{{url: "http://127.0.0.1:8000", engine: vllm}}]}}}}')
-        assert any("predictive_ttft is used" in str(warning) for warning in loaded.warnings) == warned
+        assert not any("discipline" in str(warning) for warning in loaded.warnings)

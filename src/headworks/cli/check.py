@@ -70,6 +70,8 @@ def enforcement(config: Config, environment: Any, stored_keys: Mapping[str, int]
 
 def _class(section: ClassPolicy) -> dict[str, Any]:
     return {
+        "share": section.share,
+        "floor_ratio": section.floor_ratio,
         "ttft_s": section.ttft_slo_s,
         "wait_s_max": section.wait_s_max,
         "queue_requests_max": section.queue_requests_max,
@@ -91,6 +93,8 @@ def _tenant(section: TenantPolicy, keys: int) -> dict[str, Any]:
         "active_tokens_max": section.active_tokens_max,
         "active_requests_max": section.active_requests_max,
         "queue_requests_max": section.queue_requests_max,
+        "queue_bytes_max": section.queue_bytes_max,
+        "share": section.share,
         "mode": "observe" if section.observe else "enforce",
     }
 
@@ -177,7 +181,8 @@ def _class_line(section: dict[str, Any]) -> str:
     waits = f"waits ≤ {section['wait_s_max']:g} s, {section['queue_requests_max']} in queue"
     times = f"engine silent ≤ {section['first_byte_s']:g} s, then {section['idle_s']:g} s; in all ≤ {section['gateway_s']:g} s"
     full = "refuses at once" if section["on_tenant_full"] == "refuse" else "waits"
-    return f"{promise}; {waits}; {times}; {full} when its tenant is full{_observed(section)}"
+    share = f"share {section['share']:g}" + (f", at least {section['floor_ratio']:.0%}" if section["floor_ratio"] else "")
+    return f"{share}; {promise}; {waits}; {times}; {full} when its tenant is full{_observed(section)}"
 
 
 def _tenant_line(section: dict[str, Any]) -> str:
@@ -189,10 +194,12 @@ def _tenant_line(section: dict[str, Any]) -> str:
             ("active_tokens_max", "tokens"),
             ("active_requests_max", "sequences"),
             ("queue_requests_max", "in queue"),
+            ("queue_bytes_max", "bytes in queue"),
         )
         if section[key] is not None
     ]
-    return f"{_counted(section['keys'], 'key')}; {classes}; {models}; {', '.join(limits) or 'no limit'}{_observed(section)}"
+    who = f"{_counted(section['keys'], 'key')}; share {section['share']:g}; {classes}"
+    return f"{who}; {models}; {', '.join(limits) or 'no limit'}{_observed(section)}"
 
 
 def _observed(section: dict[str, Any]) -> str:

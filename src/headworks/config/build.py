@@ -19,8 +19,6 @@ from headworks.core.policy import ClassPolicy, DisciplinePolicy, Policy, PoolPol
 ANONYMOUS = "anonymous"
 DEFAULT_CLASS = "interactive"
 VERSION_LENGTH = 12
-DISCIPLINES_IN_FORCE = ("fifo", "fifo_tail_drop", "lifo_drop_head", "predictive_ttft")
-DISCIPLINE_INSTEAD = "predictive_ttft"
 
 
 def policy(config: Config, *, number: int) -> Policy:
@@ -80,6 +78,7 @@ def _tenant(name: str, section: Tenant, all_classes: tuple[str, ...]) -> TenantP
         active_tokens_max=section.active_tokens_max,
         active_requests_max=section.active_requests_max,
         queue_requests_max=section.queue.requests_max,
+        queue_bytes_max=section.queue.bytes_max,
         observe=section.mode == "observe",
     )
 
@@ -124,7 +123,7 @@ def _number(value: int | str) -> int | None:
 
 def _discipline(section: Discipline) -> DisciplinePolicy:
     return DisciplinePolicy(
-        kind=section.kind if section.kind in DISCIPLINES_IN_FORCE else DISCIPLINE_INSTEAD,
+        kind=section.kind,
         queue_max=section.queue_max if isinstance(section.queue_max, int) else None,
         unbounded=section.queue_max == "none",
         propagate_cancel=section.propagate_cancel,

@@ -201,6 +201,7 @@ class TenantQueue(Section):
     """Tighter than the class's."""
 
     requests_max: CountOrZero | None = Field(None, description="Requests of this tenant that may wait.")
+    bytes_max: CountOrZero | None = Field(None, description="Bytes of its request bodies that may wait.")
 
 
 class Tenant(Section):

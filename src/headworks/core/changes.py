@@ -5,6 +5,7 @@ from __future__ import annotations
 from headworks.core.boot import Boot
 from headworks.core.course import Course
 from headworks.core.desk import Desk
+from headworks.core.disciplines import own_share
 from headworks.core.events import Drain, SampleFailed
 from headworks.core.life import RUNNING, SENT
 from headworks.core.policy import INFINITE_S, Policy
@@ -88,15 +89,16 @@ class Changes:
         self._until_s = until_s = event.until_s
         self._desk.wake(until_s)
         for pool in self._desk.pools.values():
-            drain = pool.drain.tokens_per_s
-            ahead_tokens = 0
+            ahead_tokens: dict[str, int] = {}
             for life in pool.queue.lives():
-                starts_s = now_s + (ahead_tokens / drain if drain else INFINITE_S)
+                queue = "" if life.lane.share is None else life.request.service_class
+                drain = own_share(life.lane).tokens_per_s
+                starts_s = now_s + (ahead_tokens.get(queue, 0) / drain if drain else INFINITE_S)
                 if starts_s > min(life.start_by_s, until_s):
                     self._refusing.unqueue(life)
                     self._refusing.turn_away(life, "draining", now_s)
                 else:
-                    ahead_tokens += life.work.tokens
+                    ahead_tokens[queue] = ahead_tokens.get(queue, 0) + life.work.tokens
 
     def next_s(self) -> float:
         return self._until_s if self._until_s is not None and not self._boot.departed else INFINITE_S

@@ -38,13 +38,16 @@ def compare(request: Request, work: Work, lane: Lane, forecast: Forecast, now_s:
     rows.append(("compute", pool_scope, pool.requests + work.sequences, pool.requests_limit(), "requests", POOL_FULL))
     # 4 fairness
     if not unbounded:
-        queued, queued_bytes = pool.queue.of_class(service_class.name)
-        rows.append(("fairness", lane.class_scope, queued + 1, lane.queue_max, "queued requests", QUEUE_FULL))
-        queued_bytes += request.prompt_bytes
+        queued = pool.queue.of_class(service_class.name)
+        rows.append(("fairness", lane.class_scope, queued.requests + 1, lane.queue_max, "queued requests", QUEUE_FULL))
+        queued_bytes = queued.bytes + request.prompt_bytes
         rows.append(("fairness", lane.class_scope, queued_bytes, service_class.queue_bytes_max, "queued bytes", QUEUE_FULL))
         if tenant_policy.queue_requests_max is not None:
-            waiting, limit = pool.queue.flow_requests(lane.flow) + 1, tenant_policy.queue_requests_max
+            waiting, limit = pool.queue.line(lane.flow).requests + 1, tenant_policy.queue_requests_max
             rows.append(("fairness", lane.tenant_scope, waiting, limit, "queued requests", QUEUE_FULL))
+        if tenant_policy.queue_bytes_max is not None:
+            waiting, limit = pool.queue.line(lane.flow).bytes + request.prompt_bytes, tenant_policy.queue_bytes_max
+            rows.append(("fairness", lane.tenant_scope, waiting, limit, "queued bytes", QUEUE_FULL))
     # 5 time
     if forecast.wait_most_s is not None and not unbounded:
         limit_s = request.start_by_s - request.arrived_s
@@ -54,7 +57,8 @@ def compare(request: Request, work: Work, lane: Lane, forecast: Forecast, now_s:
             limit_s = service_class.ttft_slo_s - forecast.prefill_s
         rows.append(("time", pool_scope, forecast.wait_most_s, limit_s, "s waiting at most", DELAY))
     if forecast.ttft_s is None and service_class.ttft_slo_s is not None and not unbounded:
-        rows.append(("time", pool_scope, pool.queue.requests + 1, BLIND_MAX, "requests waiting at an unknown rate", DELAY))
+        waiting = pool.queue.requests if lane.share is None else pool.queue.of_class(service_class.name).requests
+        rows.append(("time", pool_scope, waiting + 1, BLIND_MAX, "requests waiting at an unknown rate", DELAY))
     if forecast.ttft_s is not None and service_class.ttft_slo_s is not None:
         rows.append(("time", pool_scope, forecast.ttft_s, service_class.ttft_slo_s, "s to first token", DELAY))
     return rows

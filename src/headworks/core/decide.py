@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from headworks.core.checks import compare
-from headworks.core.disciplines import Discipline
+from headworks.core.disciplines import Ahead, Discipline, own_share
 from headworks.core.estimate import Estimator
 from headworks.core.lane import Lane
 from headworks.core.life import Life
@@ -42,6 +42,12 @@ class Decider:
         pool = lane.pool
         work = self.estimator.work(request, pool, lane.tenant_policy)
         replica, _ = pool.place(work, now_s)
+        share, kept = lane.share, None
+        if share is not None and share.use is not None:
+            share.use.asked_s = now_s
+            kept = share.kept(work, pool, now_s) if share.rivals else None
+            if kept is not None:
+                replica = None
         forecast = forecast_of(work, lane, replica, discipline, now_s)
         life = Life(request, number, lane, work, forecast)
         life.replica = replica
@@ -50,6 +56,8 @@ class Decider:
         else:
             life.start_by_s = INFINITE_S
         life.rows = rows = compare(request, work, lane, forecast, now_s)
+        if kept is not None:
+            rows.append(kept)
         if replica is None or pool.queue.requests:
             return life, False
         for row in rows:
@@ -59,7 +67,9 @@ class Decider:
 
     def judge(self, life: Life, now_s: float) -> list[Row]:
         """All checks as things stand now."""
-        return compare(life.request, life.work, life.lane, life.forecast, now_s)
+        rows = compare(life.request, life.work, life.lane, life.forecast, now_s)
+        kept = life.lane.share.kept(life.work, life.lane.pool, now_s) if life.lane.share is not None else None
+        return rows if kept is None else [*rows, kept]
 
     def refusal(self, life: Life, discipline: Discipline) -> str:
         """The code with which this newcomer is refused at once, or "" when it may run or wait."""
@@ -105,7 +115,7 @@ class Decider:
             life.forecast,
             life.work,
             self._retry_after_s(life, REASONS[reason].retry, now_s) if outcome == "refuse" else None,
-            life.lane.pool.queue.requests if outcome == "queue" else 0,
+            _position(life.lane) if outcome == "queue" else 0,
             "",
             now_s,
             now_s - request.arrived_s,
@@ -119,9 +129,11 @@ class Decider:
 
     def _retry_after_s(self, life: Life, retry: str, now_s: float) -> float | None:
         if retry == "ticket":
-            pool = life.lane.pool
-            wait_s = wait_of(pool, pool.queue.tokens, now_s)
-            return pool.slots.give(wait_s, life.work.tokens, pool.drain.tokens_per_s, self.policy.horizon_s, now_s)
+            lane = life.lane
+            ahead = own_share(lane)
+            wait_s, horizon_s = wait_of(lane.pool, ahead, now_s), self.policy.horizon_s
+            name = "" if lane.share is None else lane.service_class.name
+            return lane.pool.slots.give(wait_s, life.work.tokens, ahead.tokens_per_s, horizon_s, now_s, name)
         if retry == "key":
             proof_s = life.lane.pool.proof_s
             # Nothing measured yet: what was never seen in an idle engine takes about a lease to be proved (E3b).
@@ -132,29 +144,37 @@ class Decider:
 NEVER = "request_exceeds_capacity"
 
 
+def _position(lane: Lane) -> int:
+    """Its place in the queue it waits in: its own flow's where flows take turns."""
+    queue = lane.pool.queue
+    return queue.requests if lane.share is None else queue.line(lane.flow).requests
+
+
 def forecast_of(work: Work, lane: Lane, replica: Replica | None, discipline: Discipline, now_s: float) -> Forecast:
     """W_est + t_prefill for a newcomer (B2). `replica`: where it would fit now, if anywhere."""
     pool = lane.pool
     elsewhere = waiting_inside(pool, now_s)
-    if replica is not None and not pool.queue.requests and not elsewhere and lane.tenant_fits(work):
+    nothing_ahead = not pool.queue.requests or discipline.goes_first(lane)
+    if replica is not None and nothing_ahead and not elsewhere and lane.tenant_fits(work):
         wait_s: float | None = 0.0
         most_s, basis = wait_s, "room"
     else:
-        wait_s = most_s = wait_of(pool, discipline.ahead_tokens(pool.queue), now_s)
+        ahead = discipline.ahead(lane)
+        wait_s = most_s = wait_of(pool, ahead, now_s)
         basis = "unknown" if wait_s is None else "drain"
-        if wait_s is not None and (replica is None or pool.queue.requests):
-            most_s = pool.drain.wait_most_s(wait_s, discipline.ahead_requests(pool.queue) + elsewhere)
+        if wait_s is not None and (replica is None or not nothing_ahead):
+            most_s = ahead.drain.wait_most_s(wait_s, ahead.requests + elsewhere)
     prefill_s = _prefill_s(work, pool, replica, now_s)
     ttft_s = None if wait_s is None else wait_s + prefill_s
     return Forecast(wait_s, prefill_s, ttft_s, None, pool.drain.tokens_per_s, pool.policy.buffer_ratio, basis, most_s)
 
 
-def wait_of(pool: Pool, ahead_tokens: int, now_s: float) -> float | None:
+def wait_of(pool: Pool, ahead: Ahead, now_s: float) -> float | None:
     """W_est: what waits here and inside the engines, ÷ the rate at which it drains. None while that is not known."""
-    tokens_per_s, requests_per_s = pool.drain.tokens_per_s, pool.drain.requests_per_s
+    tokens_per_s, requests_per_s = ahead.tokens_per_s, pool.drain.requests_per_s
     if not tokens_per_s or not requests_per_s:
         return None
-    return ahead_tokens / tokens_per_s + waiting_inside(pool, now_s) / requests_per_s
+    return ahead.tokens / tokens_per_s + waiting_inside(pool, now_s) / requests_per_s
 
 
 def waiting_inside(pool: Pool, now_s: float) -> int:

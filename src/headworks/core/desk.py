@@ -85,7 +85,7 @@ class Desk:
             if use is None:  # deleted by a reload between a request's parsing and its arrival
                 use = self.tenants[tenant] = TenantUse(TenantPolicy(tenant))
             promise = self.policy.classes.get(service_class) or ClassPolicy(service_class)  # deleted likewise
-            lane = Lane(use, promise, self.pools[pool], self.policy.version)
+            lane = Lane(use, promise, self.pools[pool], self.policy)
             self._lanes[tenant, service_class, pool] = lane
         return lane
 
@@ -97,6 +97,11 @@ class Desk:
     def command(self, command: Command) -> None:
         """Ask once, without waiting for the answer: losing it must cost nothing but time."""
         self._commands.append(command)
+
+    def tell(self, commands: list[Command]) -> None:
+        """The same for several, which are taken over."""
+        self._commands += commands
+        commands.clear()
 
     def ask(self, life: Life, command: Command, now_s: float) -> None:
         """Ask, and ask the same again until it is answered."""
@@ -180,22 +185,32 @@ class Desk:
     def take(self, life: Life) -> None:
         """Count its work as taken here, from the moment it is asked for."""
         work, lane, replica = life.work, life.lane, life.replica
-        for use in (lane.pool, replica):
+        for use in (lane.pool, replica, lane.use):
             if use is not None:
                 use.tokens += work.kv_tokens
                 use.requests += work.sequences
         lane.tenant.tokens += work.tokens
         lane.tenant.requests += work.sequences
+        if lane.is_paced and life.first_byte_s is None:
+            life.reading_tokens = work.prefill_tokens
+            lane.pool.reading_tokens += work.prefill_tokens
+
+    def has_read(self, life: Life) -> None:
+        """Its prompt has been read, or never will be."""
+        life.lane.pool.reading_tokens -= life.reading_tokens
+        life.reading_tokens = 0
 
     def give_back(self, life: Life) -> None:
         """Count it as no longer taken: after the ledger has said so."""
         work, lane, replica = life.work, life.lane, life.replica
-        for use in (lane.pool, replica):
+        for use in (lane.pool, replica, lane.use):
             if use is not None:
                 use.tokens -= work.kv_tokens
                 use.requests -= work.sequences
         lane.tenant.tokens -= work.tokens
         lane.tenant.requests -= work.sequences
+        if life.reading_tokens:
+            self.has_read(life)
 
     # time
 

@@ -5,65 +5,213 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, NamedTuple
 
+from headworks.core.commands import Command, Unmark, Waits
+from headworks.core.fair import Flow
 from headworks.core.life import Life
 from headworks.core.policy import DisciplinePolicy
-from headworks.core.queue import PoolQueue
+from headworks.core.predict import DrainRate
+from headworks.core.queue import PoolQueue, WaitingLine
+from headworks.core.types import Owner
 
-Flow = tuple[str, str]
+if TYPE_CHECKING:
+    from headworks.core.lane import Lane
+    from headworks.core.pool import Pool
+
+WEIGHED = "wfq"
+"""The discipline that shares by weights, with turns in the ledger (`core/fair.py`)."""
+ORDERED = frozenset({"wfq", "class_priority"})
+"""Disciplines in whose lines stands first who has to start first."""
+TELL_EVERY_S = 0.02
+"""How often the ledger is told of a head that finds no room: its mark counts for 50 ms (`core/fair.py`)."""
+PASSED_BY_MAX = 16
+"""Heads that do not fit and are looked past in one round."""
+
+Order = Callable[[PoolQueue], Iterator[Life]]
+
+
+class Ahead(NamedTuple):
+    """What would run before a newcomer, and how quickly that gets on."""
+
+    tokens: int
+    requests: int
+    drain: DrainRate
+    share_ratio: float
+    """The part of what `drain` measured that is for this work."""
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """None while nothing has been measured."""
+        return None if self.drain.tokens_per_s is None else self.drain.tokens_per_s * self.share_ratio
 
 
 class Discipline:
     """One order of service. `refuses_predicted`: a request that cannot make it is refused when it arrives (B2)."""
 
-    __slots__ = ("_pick", "drops_late", "drops_oldest", "policy", "refuses_predicted")
+    __slots__ = ("_ahead", "_order", "drops_late", "drops_oldest", "policy", "refuses_predicted", "weighs")
 
     def __init__(self, policy: DisciplinePolicy) -> None:
         self.policy = policy
-        self._pick, self.refuses_predicted, self.drops_oldest = KINDS[policy.kind]
+        self._order, self._ahead, self.refuses_predicted, self.drops_oldest = KINDS[policy.kind]
         self.drops_late = policy.drop_late and not policy.unbounded
         """What can no longer be on time leaves the queue, told so. Without this switch nothing does but its client."""
+        self.weighs = policy.kind == WEIGHED
 
-    def next(self, queue: PoolQueue, blocked: dict[Flow, str]) -> Life | None:
-        """The life to ask for now, among the flows that are not blocked by a limit of their own."""
-        return self._pick(queue, blocked)
+    def heads(self, queue: PoolQueue) -> Iterator[Life]:
+        """Of every flow whoever is first in it, in the order of service. Valid until something joins or leaves."""
+        return self._order(queue)
 
-    def ahead_tokens(self, queue: PoolQueue) -> int:
-        """Work that would run before a newcomer."""
-        return 0 if self.drops_oldest else queue.tokens
+    def ahead(self, lane: Lane) -> Ahead:
+        """Work that would run before a newcomer in this lane."""
+        return self._ahead(lane)
 
-    def ahead_requests(self, queue: PoolQueue) -> int:
-        """The same in requests."""
-        return 0 if self.drops_oldest else queue.requests
+    def goes_first(self, lane: Lane) -> bool:
+        """Nobody who waits stands before a newcomer in this lane: they are of other classes, and it is not their turn."""
+        return self.weighs and not lane.pool.queue.of_class(lane.flow[0]).requests
 
 
-def oldest_first(queue: PoolQueue, blocked: dict[Flow, str]) -> Life | None:
+class Round:
+    """One going through the queue of a pool for those who can be asked for now.
+
+    A flow may be held up by something of its own: its tenant's limit, what is kept for other classes, or a head too large for
+    what is free. Others go on meanwhile. The ledger is told of such a head, and lets others past it only so often (D2).
+    """
+
+    __slots__ = ("_blocked", "_discipline", "_now_s", "_owner", "_passed_by", "_pool", "commands")
+
+    def __init__(self, pool: Pool, discipline: Discipline, owner: Owner, now_s: float) -> None:
+        self._pool = pool
+        self._discipline = discipline
+        self._owner = owner
+        self._now_s = now_s
+        self._passed_by = 0
+        self._blocked: dict[Flow, str] = {}
+        self.commands: list[Command] = []
+        """What the ledger has to know of those who wait and are not asked for, before others are."""
+
+    def next(self) -> Life | None:
+        """Whoever is next, with the replica it goes to; or somebody whose time is over. None: nobody can start now."""
+        pool, queue, now_s = self._pool, self._pool.queue, self._now_s
+        for life in self._discipline.heads(queue):
+            lane = life.lane
+            if lane.flow in self._blocked:
+                continue
+            if now_s > life.start_by_s:
+                return life
+            if queue.paused and queue.paused.get(lane.flow, 0.0) > now_s:
+                self._blocked[lane.flow] = ""
+                continue
+            if not lane.tenant_fits(life.work):
+                self._block(life, "tenant_capacity_exceeded")
+                continue
+            if lane.share is not None and lane.share.rivals and lane.share.kept(life.work, pool, now_s):
+                self._block(life, "queue_timeout")
+                self._unmark(queue.lines[lane.flow])
+                continue
+            life.replica, reason = pool.place(life.work, now_s)
+            if life.replica is not None:
+                return life
+            self._block(life, reason)
+            if not self._may_be_passed(life, reason):
+                return None
+        return None
+
+    def _block(self, life: Life, reason: str) -> None:
+        self._blocked[life.lane.flow] = life.blocked_by = reason
+
+    def _unmark(self, line: WaitingLine) -> None:
+        """It waits for something the ledger does not know of: nobody is to be held up by its mark."""
+        if line.is_marked:
+            line.is_marked = False
+            self.commands.append(Unmark(line.flow, self._pool.name, self._owner))
+
+    def _may_be_passed(self, life: Life, reason: str) -> bool:
+        """Whether one behind this head, which found no place, may be looked at: a smaller one might."""
+        pool, lane = self._pool, life.lane
+        too_large = reason == "queue_timeout" and pool.requests < pool.requests_limit()
+        if lane.share is None or not too_large or self._passed_by >= PASSED_BY_MAX:
+            return False
+        self._passed_by += 1
+        line = pool.queue.lines[lane.flow]
+        if self._now_s >= line.told_s + TELL_EVERY_S:
+            line.told_s, line.is_marked = self._now_s, True
+            charges = lane.charges(life.work, next(iter(pool.replicas.values())).scope)
+            self.commands.append(Waits(lane.flow, pool.name, self._owner, charges, line.tokens))
+        return True
+
+
+def oldest_first(queue: PoolQueue) -> Iterator[Life]:
     """First in, first out, over all flows."""
-    best: Life | None = None
-    for flow, line in queue.lines.items():
-        if flow not in blocked:
-            life = line.oldest()
-            if life is not None and (best is None or life.number < best.number):
-                best = life
-    return best
+    return iter(sorted((line.first() for line in queue.lines.values()), key=_number))
 
 
-def newest_first(queue: PoolQueue, blocked: dict[Flow, str]) -> Life | None:
+def newest_first(queue: PoolQueue) -> Iterator[Life]:
     """Last in, first out: fresh requests still have their time."""
-    best: Life | None = None
-    for flow, line in queue.lines.items():
-        if flow not in blocked:
-            life = line.newest()
-            if life is not None and (best is None or life.number > best.number):
-                best = life
-    return best
+    return iter(sorted((line.newest() for line in queue.lines.values()), key=_number, reverse=True))
 
 
-KINDS: dict[str, tuple[Callable[[PoolQueue, dict[Flow, str]], Life | None], bool, bool]] = {
-    # kind → order, refuses by prediction, a full queue drops its oldest for the newcomer
-    "fifo": (oldest_first, False, False),
-    "fifo_tail_drop": (oldest_first, False, False),
-    "lifo_drop_head": (newest_first, False, True),
-    "predictive_ttft": (oldest_first, True, False),
+def highest_class_first(queue: PoolQueue) -> Iterator[Life]:
+    """Strictly by class, the largest share first; in a class whoever has to start first. The others may starve."""
+    return iter(sorted((line.first() for line in queue.lines.values()), key=_by_class))
+
+
+def by_turn(queue: PoolQueue) -> Iterator[Life]:
+    """By weights: first the flow that has had least of what it was served while others waited (D1)."""
+    return (line.first() for line in queue.in_turn())
+
+
+def _number(life: Life) -> int:
+    return life.number
+
+
+def _by_class(life: Life) -> tuple[float, float, int]:
+    return -life.lane.service_class.share, life.start_by_s, life.number
+
+
+def _everybody(lane: Lane) -> Ahead:
+    pool = lane.pool
+    return Ahead(pool.queue.tokens, pool.queue.requests, pool.drain, 1.0)
+
+
+def _nobody(lane: Lane) -> Ahead:
+    return Ahead(0, 0, lane.pool.drain, 1.0)
+
+
+def _higher_classes(lane: Lane) -> Ahead:
+    """Its own class and those above it; whoever of them is still to come passes as well, and nobody can know of them."""
+    pool = lane.pool
+    above = [one for one in pool.queue.classes.values() if one.share >= lane.service_class.share]
+    return Ahead(sum(one.tokens for one in above), sum(one.requests for one in above), pool.drain, 1.0)
+
+
+def own_share(lane: Lane) -> Ahead:
+    """Its own flow's queue, and what the other flows of its class are served meanwhile by their weights; else everybody.
+
+    How quickly that gets on is measured for the class itself, which contains what other classes really take. Until it has
+    been, it is the class's share of the pool's rate among those that wait now.
+    """
+    pool, queue, share = lane.pool, lane.pool.queue, lane.share
+    if share is None:
+        return _everybody(lane)
+    own, line = queue.of_class(lane.flow[0]), queue.line(lane.flow)
+    weight = lane.tenant_policy.share
+    among = own.tenants_share + (0.0 if line.requests else weight)
+    tokens = min(own.tokens, int(line.tokens * among / weight))
+    requests = min(own.requests, int(line.requests * among / weight))
+    if share.use is not None and share.use.drain.tokens_per_s is not None:
+        return Ahead(tokens, requests, share.use.drain, 1.0)
+    others = sum(one.share for one in queue.classes.values() if one.requests and one is not own)
+    return Ahead(tokens, requests, pool.drain, share.weights[0] / (share.weights[0] + others))
+
+
+KINDS: dict[str, tuple[Order, Callable[[Lane], Ahead], bool, bool]] = {
+    # kind → order, what is ahead of a newcomer, refuses by prediction, a full queue drops its oldest for the newcomer
+    "fifo": (oldest_first, _everybody, False, False),
+    "fifo_tail_drop": (oldest_first, _everybody, False, False),
+    "lifo_drop_head": (newest_first, _nobody, False, True),
+    "predictive_ttft": (oldest_first, _everybody, True, False),
+    "class_priority": (highest_class_first, _higher_classes, True, False),
+    "wfq": (by_turn, own_share, True, False),
 }

@@ -18,7 +18,7 @@ from headworks.core.changes import Changes
 from headworks.core.commands import Answer, Reserve
 from headworks.core.course import Course
 from headworks.core.desk import Desk
-from headworks.core.disciplines import Discipline, Flow
+from headworks.core.disciplines import Discipline, Round
 from headworks.core.effects import Effect
 from headworks.core.identity import NOTHING, Identity
 from headworks.core.life import ASKED, CLAIMING, LEAVING, QUEUED, RUNNING, SENT, UNASKED, Life
@@ -27,10 +27,6 @@ from headworks.core.pool import Pool
 from headworks.core.refusing import Refusing
 from headworks.core.snapshot import audit, snapshot
 from headworks.core.types import Execution, Owner, Reservation
-
-RETRY_S = 0.05
-"""After a refusal by the ledger the pool asks again then, if nothing was freed before."""
-YIELD_S = 0.02
 
 
 class Gate:
@@ -43,7 +39,6 @@ class Gate:
         self._refusing = Refusing(self._desk, self._course)
         self._changes = Changes(self._desk, self._course, self._boot, self._refusing)
         self._identity = Identity(self._desk, self._course, self._boot, self._refusing)
-        self._retry_s: dict[str, float] = {}
         self._handlers: dict[type[Any], Callable[[Any, float], None]] = {
             events.Arrived: self._on_arrived,
             events.ClientGone: self._on_client_gone,
@@ -52,7 +47,7 @@ class Gate:
             events.LedgerLost: self._on_ledger_lost,
             events.StoreChanged: self._on_store_changed,
             events.NotSent: self._on_not_sent,
-            events.FirstByte: self._course.first_byte,
+            events.FirstByte: self._on_first_byte,
             events.Progressed: self._course.progressed,
             events.Stopped: self._course.stopped,
             events.EngineLost: self._course.lost,
@@ -150,22 +145,15 @@ class Gate:
 
     def _pump(self, pool: Pool, now_s: float) -> None:
         """Ask the ledger for whoever is next, until nobody waits or nothing more fits."""
-        discipline = self._desk.disciplines[pool.name]
-        blocked: dict[Flow, str] = {}
-        while self._boot.open(now_s) and self._retry_s.get(pool.name, 0.0) <= now_s:
-            life = discipline.next(pool.queue, blocked)
+        turn = Round(pool, self._desk.disciplines[pool.name], self._desk.owner, now_s)
+        while self._boot.open(now_s) and pool.asks_again_s <= now_s:
+            life = turn.next()
+            self._desk.tell(turn.commands)
             if life is None:
                 return
             if now_s > life.start_by_s:
                 self._refusing.expire(life, now_s)
                 continue
-            if not life.lane.tenant_fits(life.work):
-                blocked[life.lane.flow] = life.blocked_by = "tenant_capacity_exceeded"
-                continue
-            life.replica, blocked_by = pool.place(life.work, now_s)
-            if life.replica is None:
-                life.blocked_by = blocked_by
-                return
             pool.queue.remove(life)
             self._reserve(life, now_s)
 
@@ -178,6 +166,7 @@ class Gate:
         desk.runs[execution.id] = life
         desk.take(life)
         queue = lane.pool.queue
+        behind = queue.serve(life, now_s) if queue.requests and lane.share is not None else queue
         command = Reserve(
             execution.id,
             life.request.key if life.claim else None,
@@ -189,8 +178,8 @@ class Gate:
             lane.weights,
             life.work.tokens,
             lane.charges(life.work, replica.scope),
-            queue.tokens,
-            queue.requests > 0,
+            behind.tokens,
+            behind.requests > 0,
             lane.policy_version,
             lane.pool.slots.tokens,
         )
@@ -246,10 +235,12 @@ class Gate:
             self._refusing.expire(life, now_s)
             return
         desk.move(life, "granted")
-        pool.drain.granted(life.work.tokens, life.work.sequences, pool.queue.requests > 0, now_s)
+        pool.granted(life.request.service_class, life.lane.use, life.work, now_s)
         decision = desk.decider.decision(life, "admit", "", now_s)
         desk.record(decision)
         self._course.granted(life, decision, self._boot.open_until_s, now_s)
+        if life.turn_tokens and pool.queue.go_on(life.lane.flow):
+            self._pump(pool, now_s)
 
     def _not_now(self, life: Life, pool: Pool, answer: Answer, now_s: float) -> None:
         """Refused for now, another flow's turn, or our lease has lapsed: back to its place in the queue."""
@@ -262,20 +253,27 @@ class Gate:
         else:
             tenant_is_full = any(short.scope.startswith("tenant:") for short in answer.shortfalls)
             life.blocked_by = "tenant_capacity_exceeded" if tenant_is_full else "queue_timeout"
-            self._retry(pool, now_s + (YIELD_S if answer.outcome == "yield" else RETRY_S))
-
-    def _retry(self, pool: Pool, at_s: float) -> None:
-        """Ask nothing more for this pool until then, unless something is freed before."""
-        self._retry_s[pool.name] = at_s
-        self._desk.wake(at_s)
+            flow = life.lane.flow if life.lane.share is not None else None
+            self._desk.wake(pool.sent_back(flow, answer.outcome, now_s))
+            if flow:
+                self._pump(pool, now_s)
 
     def _drop_run(self, life: Life) -> None:
         """Nothing of this attempt is charged: forget its execution."""
         self._desk.runs.pop(life.execution.id, None)
         self._desk.give_back(life)
         life.ask = None
+        if life.turn_tokens:
+            life.lane.pool.queue.correct(life, life.used_tokens())
 
     # after the grant
+
+    def _on_first_byte(self, event: events.FirstByte, now_s: float) -> None:
+        life = self._desk.runs.get(event.execution)
+        self._course.first_byte(event, now_s)
+        if life is not None and life.reading_tokens and life.first_byte_s is not None:
+            self._desk.has_read(life)
+            self._pump(life.lane.pool, now_s)
 
     def _on_not_sent(self, event: events.NotSent, now_s: float) -> None:
         """Nothing ran. A client that still waits gets another attempt while that can be on time, else an answer."""
@@ -284,7 +282,7 @@ class Gate:
             return
         pool = life.lane.pool
         if event.reason == "busy":
-            self._retry(pool, now_s + RETRY_S)
+            self._desk.wake(pool.sent_back(None, event.reason, now_s))
         if now_s < life.start_by_s and not self._changes.closed(pool, now_s):
             self._again(life, pool, now_s)
         else:
@@ -320,7 +318,7 @@ class Gate:
             self._desk.lives.pop(arrival, None)
         pool = life.lane.pool
         if life.evidence != "E0":  # a busy engine is not less busy for having refused
-            self._retry_s.pop(pool.name, None)
+            pool.ask_at_once()
         if pool.queue.requests:
             self._pump(pool, now_s)
 
@@ -360,9 +358,10 @@ class Gate:
         self._boot.fenced(now_s)
 
     def _on_freed(self, event: events.Freed, now_s: float) -> None:
-        self._retry_s.pop(event.pool, None)
-        if event.pool in self._desk.pools:
-            self._pump(self._desk.pools[event.pool], now_s)
+        pool = self._desk.pools.get(event.pool)
+        if pool is not None:
+            pool.ask_at_once()
+            self._pump(pool, now_s)
 
     def _on_tick(self, event: events.Tick, now_s: float) -> None:
         desk = self._desk
@@ -377,8 +376,8 @@ class Gate:
                 self._identity.late(life, now_s)
             elif life.state != UNASKED:
                 self._course.due(life, now_s)
-        self._retry_s = {name: at_s for name, at_s in self._retry_s.items() if at_s > now_s}
-        for at_s in (*self._retry_s.values(), self._boot.next_s(), self._changes.next_s()):
+        asks_s = (pool.next_ask_s(now_s) for pool in desk.pools.values())
+        for at_s in (*asks_s, self._boot.next_s(), self._changes.next_s()):
             desk.wake(at_s)
         self._changes.end_drain(now_s)
         self._pump_all(now_s)

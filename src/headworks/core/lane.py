@@ -6,8 +6,10 @@ request sees one policy from its arrival to its end. Usage counters live in obje
 
 from __future__ import annotations
 
-from headworks.core.policy import ClassPolicy, TenantPolicy
+from headworks.core.disciplines import ORDERED, WEIGHED
+from headworks.core.policy import ClassPolicy, Policy, TenantPolicy
 from headworks.core.pool import Pool
+from headworks.core.shares import Share
 from headworks.core.types import Work
 
 ONE_FLOW = ("all", "all")
@@ -28,31 +30,43 @@ class Lane:
     """One (tenant, class, pool)."""
 
     __slots__ = (
+        "by_deadline",
         "class_scope",
         "flow",
+        "is_paced",
         "limits_tenant",
         "policy_version",
         "pool",
         "pool_scope",
         "queue_max",
         "service_class",
+        "share",
         "tenant",
         "tenant_policy",
         "tenant_scope",
         "turn",
+        "use",
         "weights",
     )
 
-    def __init__(self, tenant: TenantUse, service_class: ClassPolicy, pool: Pool, policy_version: str) -> None:
+    def __init__(self, tenant: TenantUse, service_class: ClassPolicy, pool: Pool, policies: Policy) -> None:
         self.tenant = tenant
         self.tenant_policy = tenant.policy
         self.service_class = service_class
         self.pool = pool
-        self.policy_version = policy_version
+        self.policy_version = policies.version
         self.flow = (service_class.name, tenant.policy.name)
-        self.turn = ONE_FLOW
-        """Whose turn the ledger counts its reserves under: these disciplines serve one queue, so there is one flow."""
-        self.weights = (1.0, 1.0)
+        kind = pool.policy.discipline.kind
+        self.share = Share(tenant.policy, service_class, pool, policies) if kind == WEIGHED else None
+        """Its weights, where weights decide."""
+        self.by_deadline = kind in ORDERED
+        """Who has to start first is first in its line; elsewhere who came first."""
+        self.turn = self.flow if self.share else ONE_FLOW
+        """Whose turn the ledger counts its reserves under: where one queue is served, there is one flow."""
+        self.weights = self.share.weights if self.share else (1.0, 1.0)
+        self.use = self.share.use if self.share else None
+        """What its class has in the pool, where it is counted."""
+        self.is_paced = self.share is not None and self.share.is_paced
         self.tenant_scope = f"tenant:{tenant.policy.name}"
         self.class_scope = f"class:{service_class.name}"
         self.pool_scope = f"pool:{pool.name}"

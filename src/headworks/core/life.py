@@ -100,6 +100,10 @@ class Life:
     """Prompt tokens the engine had to read before its first token when it was sent, its own among them; 0 once it came."""
     leaving_s: float | None = None
     output_tokens = 0
+    reading_tokens = 0
+    """Its prompt, while the engine may still be reading it and others must not have to wait for that (`core/shares.py`)."""
+    turn_tokens = 0
+    """What its flow was charged for it at this gateway (`core/queue.py`); 0 where nobody else waited."""
     unread_until_s = -INFINITE_S
     """Until then its answer was not being read (a slow client): infinity while it is paused."""
     usage: Usage | None = None
@@ -133,6 +137,12 @@ class Life:
         """Arrivals that wait for this answer. Only the last to leave is a client gone."""
         self.state = QUEUED
         self.start_by_s = request.start_by_s
+
+    def used_tokens(self) -> int:
+        """What of its turn was really used: nothing if it never ran, all of it if nobody can say."""
+        if self.usage is not None:
+            return self.usage.prompt_tokens + self.usage.output_tokens
+        return 0 if self.evidence in ("", "E0") else self.turn_tokens
 
     @property
     def streamed(self) -> bool:

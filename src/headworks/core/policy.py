@@ -43,6 +43,7 @@ class TenantPolicy:
     active_tokens_max: int | None = None
     active_requests_max: int | None = None
     queue_requests_max: int | None = None
+    queue_bytes_max: int | None = None
     observe: bool = False
 
 
@@ -50,7 +51,7 @@ class TenantPolicy:
 class DisciplinePolicy:
     """Who is next, and three switches, so that "naive" can be really naive."""
 
-    kind: str = "predictive_ttft"
+    kind: str = "wfq"
     queue_max: int | None = None
     """Tail-drop length of the discipline itself; None leaves the class's bound."""
     unbounded: bool = False

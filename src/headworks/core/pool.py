@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from headworks.core.evidence import ClockProof
+from headworks.core.fair import Flow
 from headworks.core.limit import RunningLimit
-from headworks.core.policy import PoolPolicy
+from headworks.core.policy import INFINITE_S, PoolPolicy
 from headworks.core.predict import DrainRate, PrefillTime
 from headworks.core.queue import PoolQueue
 from headworks.core.slots import ReturnSlots
@@ -13,6 +14,12 @@ from headworks.core.types import Capacity, ReplicaSample, Work
 
 PROOFS = 200
 """How many stops are remembered, for how long their proof takes."""
+RETRY_S = 0.05
+YIELD_S = 0.02
+"""A flow that takes turns asks again after this time, while its mark still counts (`core/fair.py`)."""
+PAUSED_MAX = 8
+"""With so many flows sent back by the ledger the rest need not ask: those whose turn it is first have asked."""
+PEAK_S = 3.0
 DOWN_S = 1.0
 """A replica that refused a connection is left alone this long, or until a sample of it arrives."""
 UNCOUNTED_S = float("inf")
@@ -182,11 +189,35 @@ def _iteration_s(before: ReplicaSample | None, after: ReplicaSample) -> float | 
     return (after.begun_s - before.begun_s) / made if made > 0 else None
 
 
+class ClassUse:
+    """What one class has in a pool that several share: what it took here, and how quickly it gets on while it waits."""
+
+    __slots__ = ("_peak_s", "asked_s", "drain", "peak_requests", "peak_tokens", "requests", "tokens")
+
+    def __init__(self) -> None:
+        self.tokens = 0
+        self.requests = 0
+        self.peak_tokens = 0
+        self.peak_requests = 0
+        """The most it had, as far as it was looked at, in the last `PEAK_S`."""
+        self._peak_s = 0.0
+        self.asked_s = float("-inf")
+        """When the last request of it arrived."""
+        self.drain = DrainRate()
+
+    def note_peak(self, now_s: float) -> None:
+        """Look at what it has now."""
+        if self.requests >= self.peak_requests or now_s > self._peak_s + PEAK_S:
+            self.peak_requests, self.peak_tokens, self._peak_s = self.requests, self.tokens, now_s
+
+
 class Pool:
     """One pool: its replicas, its queue and what has been measured of it."""
 
     __slots__ = (
+        "asks_again_s",
         "block_tokens",
+        "class_uses",
         "context_tokens",
         "drain",
         "grows",
@@ -194,6 +225,7 @@ class Pool:
         "policy",
         "proof_s",
         "queue",
+        "reading_tokens",
         "replicas",
         "requests",
         "single",
@@ -211,10 +243,16 @@ class Pool:
         """The one replica of a pool that has no other: nearly every pool, so every question is asked of it directly."""
         self._note_single()
         self.queue = PoolQueue()
+        self.class_uses: dict[str, ClassUse] = {}
+        """By class, where weights decide; bounded by the classes there are."""
         self.drain = DrainRate()
         self.slots = ReturnSlots()
         self.proof_s = Window(PROOFS)
         """From the wish to stop something to the proof that it stopped."""
+        self.asks_again_s = 0.0
+        """The ledger has sent back what was asked for here: nothing more is asked until then."""
+        self.reading_tokens = 0
+        """Prompts of work that can wait, sent and not answered yet."""
         self.tokens = 0
         self.requests = 0
         self.tokens_max: int | None = policy.active_tokens_max
@@ -259,6 +297,41 @@ class Pool:
                 del self.replicas[name]
         self._note_single()
         self.learn_capacity()
+
+    def class_use(self, service_class: str) -> ClassUse:
+        """What a class has here; one object for as long as the pool lives."""
+        return self.class_uses.setdefault(service_class, ClassUse())
+
+    def sent_back(self, flow: Flow | None, why: str, now_s: float) -> float:
+        """Not now: until when nothing is asked for this flow, or for anything at all, unless something is freed before."""
+        until_s = now_s + (YIELD_S if flow is not None or why == "yield" else RETRY_S)
+        if flow is None or self.queue.pause(flow, until_s, now_s) >= PAUSED_MAX:
+            self.asks_again_s = until_s
+        return until_s
+
+    def ask_at_once(self) -> None:
+        """Something was freed: whoever was sent back may ask again."""
+        self.asks_again_s = 0.0
+        self.queue.paused.clear()
+
+    def next_ask_s(self, now_s: float) -> float:
+        """When somebody who was sent back may ask again."""
+        return min((at_s for at_s in (self.asks_again_s, *self.queue.paused.values()) if at_s > now_s), default=INFINITE_S)
+
+    def granted(self, service_class: str, use: ClassUse | None, work: Work, now_s: float) -> None:
+        """The ledger granted this: one more step of the queue, and of its class's part of it."""
+        queue = self.queue
+        self.drain.granted(work.tokens, work.sequences, queue.requests > 0, now_s)
+        if use is not None and (queue.requests or use.drain.is_backlogged):
+            use.drain.granted(work.tokens, work.sequences, queue.of_class(service_class).requests > 0, now_s)
+
+    def unqueued(self, service_class: str) -> None:
+        """Somebody left the queue other than by a grant."""
+        if not self.queue.requests:
+            self.drain.emptied()
+        use = self.class_uses.get(service_class)
+        if use is not None and not self.queue.of_class(service_class).requests:
+            use.drain.emptied()
 
     def requests_limit(self) -> int:
         """Places in all running batches together."""

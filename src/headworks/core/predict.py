@@ -44,7 +44,7 @@ class DrainRate:
         "_last_s",
         "_requests",
         "_tokens",
-        "_waited",
+        "is_backlogged",
         "requests_per_s",
         "spread_s",
         "tokens_per_s",
@@ -57,7 +57,8 @@ class DrainRate:
         self._tokens = 0
         self._requests = 0
         self._last_s: float | None = None
-        self._waited = False
+        self.is_backlogged = False
+        """Something still waited after the last grant."""
         self.tokens_per_s: float | None = None
         """None until it has been measured."""
         self.requests_per_s: float | None = None
@@ -67,14 +68,14 @@ class DrainRate:
 
     def granted(self, tokens: int, requests: int, backlogged: bool, now_s: float) -> None:
         """A grant happened; `backlogged`: something still waits after it."""
-        if self._waited and self._last_s is not None:
+        if self.is_backlogged and self._last_s is not None:
             self._add(max(0.0, now_s - self._last_s), tokens, requests)
         self._last_s = now_s
-        self._waited = backlogged
+        self.is_backlogged = backlogged
 
     def emptied(self) -> None:
         """Nothing waits any more, other than by a grant: the running gap says nothing."""
-        self._waited = False
+        self.is_backlogged = False
 
     def _add(self, gap_s: float, tokens: int, requests: int) -> None:
         self._gaps.append((gap_s, tokens, requests))

@@ -1,115 +1,240 @@
 """The bounded queue of one (class, tenant), and all queues of a pool together.
 
-A queue buys time, not capacity: it is bounded in requests, in bytes and in age (B6). Entries stand in order of arrival;
-leaving from the middle costs the same as from the front, because clients do leave.
+A queue buys time, not capacity: it is bounded in requests, in bytes and in age (B6). Leaving from the middle costs the
+same as from the front, because clients do leave.
+
+The queue also keeps this gateway's own view of turns (`core/level.py`): which of the flows that wait here has had least of
+what was asked for while others waited. It says whom to ask for next; the ledger, which knows what other gateways serve, has
+the last word (`core/fair.py`). Where nobody waits nothing is counted: turns are about those who wait at the same time.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from bisect import bisect_left, insort
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
+from headworks.core.fair import Flow
+from headworks.core.level import Level
 from headworks.core.life import Life
+
+if TYPE_CHECKING:
+    from headworks.core.lane import Lane
 
 
 class WaitingLine:
-    """What one tenant has waiting in one class."""
+    """What one tenant has waiting in one class: in order of deadline where the discipline wants it, else of arrival."""
 
-    __slots__ = ("_by_number", "flow", "tokens")
+    __slots__ = (
+        "_lives",
+        "_order",
+        "_stands_at",
+        "bytes",
+        "flow",
+        "is_marked",
+        "is_tried",
+        "share",
+        "tokens",
+        "told_s",
+    )
 
-    def __init__(self, flow: tuple[str, str]) -> None:
+    def __init__(self, flow: Flow, share: float) -> None:
         self.flow = flow
+        self.share = share
+        """Its tenant's weight in the class."""
         self.tokens = 0
-        self._by_number: OrderedDict[int, Life] = OrderedDict()
+        self.bytes = 0
+        self.is_marked = False
+        """The ledger has been told that more of it waits."""
+        self.is_tried = False
+        """It was sent back: one is asked for at a time, until one is granted."""
+        self.told_s = float("-inf")
+        """When the ledger was last told of a head that finds no room."""
+        self._order: list[tuple[float, int]] = []
+        self._lives: dict[int, Life] = {}
+        self._stands_at: dict[int, float] = {}
 
     def add(self, life: Life) -> None:
         """Join at the life's own place: one that was asked for and not granted comes back to where it stood."""
-        back_of_line = not self._by_number or next(reversed(self._by_number)) < life.number
-        self._by_number[life.number] = life
-        if not back_of_line:
-            self._restore_order(life)
+        place_s = life.start_by_s if life.lane.by_deadline else 0.0
+        self._lives[life.number] = life
+        self._stands_at[life.number] = place_s
+        insort(self._order, (place_s, life.number))
         self.tokens += life.work.tokens
-
-    def _restore_order(self, life: Life) -> None:
-        # Nearly always it came from the front; walking from there finds its place at once.
-        self._by_number.move_to_end(life.number, last=False)
-        ahead = []
-        for number in self._by_number:
-            if number == life.number:
-                continue
-            if number > life.number:
-                break
-            ahead.append(number)
-        for number in reversed(ahead):
-            self._by_number.move_to_end(number, last=False)
+        self.bytes += life.request.prompt_bytes
 
     def remove(self, life: Life) -> None:
-        del self._by_number[life.number]
+        del self._lives[life.number]
+        place_s = self._stands_at.pop(life.number)
+        del self._order[bisect_left(self._order, (place_s, life.number))]
         self.tokens -= life.work.tokens
+        self.bytes -= life.request.prompt_bytes
 
-    def oldest(self) -> Life | None:
-        return next(iter(self._by_number.values()), None)
+    def first(self) -> Life:
+        """Its head: whoever has to start first. A line that stands in a queue is never empty."""
+        return self._lives[self._order[0][1]]
 
-    def newest(self) -> Life | None:
-        return next(reversed(self._by_number.values()), None)
+    def newest(self) -> Life:
+        return self._lives[max(self._lives)]
 
-    def __len__(self) -> int:
-        return len(self._by_number)
+    @property
+    def requests(self) -> int:
+        return len(self._lives)
 
     def lives(self) -> list[Life]:
-        """Everything waiting, in order of arrival."""
-        return list(self._by_number.values())
+        """Everything waiting, in its order."""
+        return [self._lives[number] for _, number in self._order]
+
+
+class WaitingClass:
+    """What waits of one class, over all its tenants."""
+
+    __slots__ = ("bytes", "requests", "share", "tenants", "tenants_share", "tokens")
+
+    def __init__(self, share: float) -> None:
+        self.share = share
+        """Its weight among the classes."""
+        self.requests = 0
+        self.tokens = 0
+        self.bytes = 0
+        self.tenants_share = 0.0
+        """The weights of its tenants that wait, added up."""
+        self.tenants = Level()
+
+
+TRIED_S = 0.25
+"""Without an answer by then others of the flow are asked for all the same."""
+NOTHING = WaitingLine(("", ""), 0.0)
+"""A line nobody stands in."""
+NO_CLASS = WaitingClass(0.0)
 
 
 class PoolQueue:
     """All that waits for one pool, by flow, with the totals that checks and forecasts need."""
 
-    __slots__ = ("_class_bytes", "_class_requests", "lines", "requests", "tokens")
+    __slots__ = ("_turns", "classes", "lines", "paused", "requests", "tokens")
 
     def __init__(self) -> None:
-        self.lines: dict[tuple[str, str], WaitingLine] = {}
+        self.lines: dict[Flow, WaitingLine] = {}
+        self.classes: dict[str, WaitingClass] = {}
+        """Every class of which something has waited; bounded by the classes there are."""
         self.requests = 0
         self.tokens = 0
-        self._class_requests: dict[str, int] = {}
-        self._class_bytes: dict[str, int] = {}
+        self.paused: dict[Flow, float] = {}
+        """Flows the ledger has sent back, and when to ask for them again."""
+        self._turns = Level()
 
     def add(self, life: Life) -> None:
-        request, flow = life.request, life.lane.flow
+        flow = life.lane.flow
         line = self.lines.get(flow)
         if line is None:
-            line = self.lines[flow] = WaitingLine(flow)
+            line = self._open(life.lane)
         line.add(life)
-        self.requests += 1
-        self.tokens += life.work.tokens
-        name = request.service_class
-        self._class_requests[name] = self._class_requests.get(name, 0) + 1
-        self._class_bytes[name] = self._class_bytes.get(name, 0) + request.prompt_bytes
+        self._count(life, 1)
+
+    def _open(self, lane: Lane) -> WaitingLine:
+        service_class, tenant = lane.flow
+        line = self.lines[lane.flow] = WaitingLine(lane.flow, lane.tenant_policy.share)
+        waiting = self.classes.get(service_class)
+        if waiting is None:
+            waiting = self.classes[service_class] = WaitingClass(lane.service_class.share)
+        waiting.share = lane.service_class.share if lane.share is None else lane.share.weights[0]
+        waiting.tenants_share += line.share
+        waiting.tenants.wait(tenant)
+        self._turns.wait(service_class)
+        return line
 
     def remove(self, life: Life) -> None:
-        request, flow = life.request, life.lane.flow
+        flow = life.lane.flow
         line = self.lines[flow]
         line.remove(life)
-        if not line:
-            del self.lines[flow]
-        self.requests -= 1
-        self.tokens -= life.work.tokens
-        self._class_requests[request.service_class] -= 1
-        self._class_bytes[request.service_class] -= request.prompt_bytes
+        self._count(life, -1)
+        if not line.requests:
+            self._close(life.lane)
 
-    def of_class(self, service_class: str) -> tuple[int, int]:
-        """Requests and prompt bytes that a class has waiting."""
-        if not self.requests:
-            return 0, 0
-        return self._class_requests.get(service_class, 0), self._class_bytes.get(service_class, 0)
+    def _close(self, lane: Lane) -> None:
+        service_class, tenant = lane.flow
+        line = self.lines.pop(lane.flow)
+        self.paused.pop(lane.flow, None)
+        waiting = self.classes[service_class]
+        waiting.tenants.leave(tenant)
+        waiting.tenants_share -= line.share
+        if not waiting.requests:
+            waiting.tenants_share = 0.0  # whatever rounding left
+            self._turns.leave(service_class)
 
-    def flow_requests(self, flow: tuple[str, str]) -> int:
-        line = self.lines.get(flow)
-        return len(line) if line else 0
+    def _count(self, life: Life, one: int) -> None:
+        tokens = one * life.work.tokens
+        self.requests += one
+        self.tokens += tokens
+        waiting = self.classes[life.lane.flow[0]]
+        waiting.requests += one
+        waiting.tokens += tokens
+        waiting.bytes += one * life.request.prompt_bytes
+
+    def of_class(self, service_class: str) -> WaitingClass:
+        """What a class has waiting."""
+        return self.classes.get(service_class, NO_CLASS) if self.requests else NO_CLASS
+
+    def line(self, flow: Flow) -> WaitingLine:
+        """What a flow has waiting."""
+        return self.lines.get(flow, NOTHING) if self.requests else NOTHING
 
     def lives(self) -> list[Life]:
         """Everything waiting, in order of arrival over all flows."""
         found = [life for line in self.lines.values() for life in line.lives()]
         found.sort(key=_number)
         return found
+
+    # turns
+
+    def in_turn(self) -> Iterator[WaitingLine]:
+        """The lines, whose turn it is first: the lowest class, in it the lowest tenant."""
+        for _, service_class in self._turns.in_turn():
+            for _, tenant in self.classes[service_class].tenants.in_turn():
+                yield self.lines[service_class, tenant]
+
+    def pause(self, flow: Flow, until_s: float, now_s: float) -> int:
+        """The ledger has sent this flow back: do not ask for it until then. Returns how many are sent back now."""
+        self.paused = {other: at_s for other, at_s in self.paused.items() if at_s > now_s}
+        self.paused[flow] = until_s
+        line = self.lines[flow]
+        line.is_marked = line.is_tried = True
+        return len(self.paused)
+
+    def go_on(self, flow: Flow) -> bool:
+        """One was granted. Whether the next of its flow was waiting for that."""
+        line = self.line(flow)
+        waited, line.is_tried = line.is_tried, False
+        return self.paused.pop(flow, None) is not None and waited
+
+    def serve(self, life: Life, now_s: float) -> WaitingLine:
+        """It is being asked for while others wait: this was its flow's turn. Returns what is behind it in its flow."""
+        lane = life.lane
+        assert lane.share is not None
+        service_class, tenant = lane.flow
+        waiting = self.classes.get(service_class)
+        if waiting is None:
+            waiting = self.classes[service_class] = WaitingClass(lane.share.weights[0])
+        life.turn_tokens = cost_tokens = life.work.tokens
+        self._turns.serve(service_class, cost_tokens / lane.share.weights[0])
+        waiting.tenants.serve(tenant, cost_tokens / lane.share.weights[1])
+        line = self.line(lane.flow)
+        if line.requests:
+            line.is_marked = True
+            if line.is_tried:
+                self.paused[lane.flow] = now_s + TRIED_S
+        return line
+
+    def correct(self, life: Life, used_tokens: int) -> None:
+        """What was really used of a turn; 0 of one that was not granted."""
+        share = life.lane.share
+        difference_tokens, life.turn_tokens = used_tokens - life.turn_tokens, 0
+        if share is None or not difference_tokens:
+            return
+        service_class, tenant = life.lane.flow
+        self._turns.correct(service_class, difference_tokens / share.weights[0])
+        self.classes[service_class].tenants.correct(tenant, difference_tokens / share.weights[1])
 
 
 def _number(life: Life) -> int:

@@ -81,7 +81,7 @@ class Refusing:
     def make_room(self, life: Life, now_s: float) -> None:
         """A full queue lets its oldest go for the newcomer: the newest still have their time."""
         lane, queue = life.lane, life.lane.pool.queue
-        if queue.of_class(lane.service_class.name)[0] >= lane.queue_max:
+        if queue.of_class(lane.service_class.name).requests >= lane.queue_max:
             oldest = min(queue.lives(), key=lambda waiting: waiting.number)
             self.unqueue(oldest)
             self.turn_away(oldest, "queue_full", now_s)
@@ -89,8 +89,7 @@ class Refusing:
     def unqueue(self, life: Life) -> None:
         pool = life.lane.pool
         pool.queue.remove(life)
-        if not pool.queue.requests:
-            pool.drain.emptied()
+        pool.unqueued(life.request.service_class)
 
     def unask(self, life: Life, what: str, end: str, now_s: float) -> None:
         """Take back what was asked for: nothing was sent and nothing will be, whatever the ledger has answered."""

@@ -18,31 +18,44 @@ UNKNOWN_STEP_S = 0.05
 
 
 class ReturnSlots:
-    """The open slots of one pool: when they are due and how much work they bring back."""
+    """The open slots of one pool: when they are due and how much work they bring back, for each queue that drains by itself."""
 
-    __slots__ = ("_open", "tokens")
+    __slots__ = ("_open", "_tokens_of", "tokens")
 
     def __init__(self) -> None:
-        self._open: list[tuple[float, int]] = []
+        self._open: list[tuple[float, int, str]] = []
+        self._tokens_of: dict[str, int] = {}
         self.tokens = 0
 
     def give(
-        self, wait_s: float | None, tokens: int, drain_tokens_per_s: float | None, horizon_s: float, now_s: float
+        self,
+        wait_s: float | None,
+        tokens: int,
+        drain_tokens_per_s: float | None,
+        horizon_s: float,
+        now_s: float,
+        queue: str = "",
     ) -> float:
-        """Seconds until this client should come back. Beyond the horizon it will not, and no work is booked for it."""
+        """Seconds until this client should come back. Beyond the horizon it will not, and no work is booked for it.
+
+        `queue`: whose turn it will wait for then; `drain_tokens_per_s` is the rate of that.
+        """
         self._close_due(now_s)
         if wait_s is None or not drain_tokens_per_s:
             slot_s = UNKNOWN_S + UNKNOWN_STEP_S * len(self._open)
         else:
-            slot_s = wait_s + self.tokens / drain_tokens_per_s
+            slot_s = wait_s + self._tokens_of.get(queue, 0) / drain_tokens_per_s
         if slot_s <= horizon_s and len(self._open) < SLOTS_MAX:
-            heappush(self._open, (now_s + slot_s + GRACE_S, tokens))
+            heappush(self._open, (now_s + slot_s + GRACE_S, tokens, queue))
             self.tokens += tokens
+            self._tokens_of[queue] = self._tokens_of.get(queue, 0) + tokens
         return slot_s
 
     def _close_due(self, now_s: float) -> None:
         while self._open and self._open[0][0] <= now_s:
-            self.tokens -= heappop(self._open)[1]
+            _, tokens, queue = heappop(self._open)
+            self.tokens -= tokens
+            self._tokens_of[queue] -= tokens
 
     def __len__(self) -> int:
         return len(self._open)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from headworks.core.life import CHARGED_HERE, QUEUED
+from headworks.core.life import CHARGED_HERE, QUEUED, Life
 from headworks.core.pool import Pool, Replica
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def _pool(desk: Desk, pool: Pool, now_s: float) -> dict[str, Any]:
     states = Counter(life.state for life in desk.runs.values() if life.request.pool == pool.name)
     return {
         "queue": {
-            f"{service_class}/{tenant}": {"requests": len(line), "tokens": line.tokens}
+            f"{service_class}/{tenant}": {"requests": line.requests, "tokens": line.tokens}
             for (service_class, tenant), line in pool.queue.lines.items()
         },
         "queued_requests": pool.queue.requests,
@@ -82,6 +82,7 @@ def audit(desk: Desk) -> list[str]:
         taken = [life for life in desk.runs.values() if life.request.pool == name]
         _same(found, f"pool {name} tokens", pool.tokens, sum(life.work.kv_tokens for life in taken))
         _same(found, f"pool {name} requests", pool.requests, sum(life.work.sequences for life in taken))
+        _audit_classes(found, pool, taken, waiting)
         for replica in pool.replicas.values():
             there = [life for life in taken if life.execution.replica == replica.name]
             _same(found, f"replica {replica.name} tokens", replica.tokens, sum(life.work.kv_tokens for life in there))
@@ -96,6 +97,18 @@ def audit(desk: Desk) -> list[str]:
     found.extend(f"{name} is {life.state}" for name, life in desk.runs.items() if life.state not in CHARGED_HERE)
     found.extend(f"{name} is claimed for {life.claim}" for name, life in desk.claims.items() if life.claim != name)
     return found
+
+
+def _audit_classes(found: list[str], pool: Pool, taken: list[Life], waiting: list[Life]) -> None:
+    _same(found, f"pool {pool.name} prompts being read", pool.reading_tokens, sum(life.reading_tokens for life in taken))
+    for name, use in pool.class_uses.items():
+        works = [life.work for life in taken if life.lane.use is use]
+        _same(found, f"class {name} tokens in {pool.name}", use.tokens, sum(work.kv_tokens for work in works))
+        _same(found, f"class {name} requests in {pool.name}", use.requests, sum(work.sequences for work in works))
+    for name, queued in pool.queue.classes.items():
+        theirs = [life for life in waiting if life.request.service_class == name]
+        _same(found, f"class {name} requests queued in {pool.name}", queued.requests, len(theirs))
+        _same(found, f"class {name} tokens queued in {pool.name}", queued.tokens, sum(life.work.tokens for life in theirs))
 
 
 def _same(found: list[str], what: str, counter: int, parts: int) -> None:

@@ -1,0 +1,202 @@
+"""What is kept for a class, and what newcomers are told, in a pool that is shared by weights (D2, B2, B6, G4)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from headworks.core.policy import ClassPolicy
+from headworks.core.shares import class_weights
+from tests.core.shared_pool import BULK, INTERACTIVE, Counter, shared
+
+# floors
+
+
+def test_D2_a_floor_raises_the_weight_of_a_small_share() -> None:
+    classes = {
+        "interactive": ClassPolicy("interactive", share=18.0, floor_ratio=0.2),
+        "batch": ClassPolicy("batch", share=1.0),
+        "bulk": ClassPolicy("bulk", share=1.0, floor_ratio=0.24),
+    }
+    weights = class_weights(classes)
+    assert weights["bulk"] / sum(weights.values()) == pytest.approx(0.24)
+    assert weights["interactive"] / weights["batch"] == pytest.approx(18.0)
+
+
+def test_D2_shares_above_their_floors_stay_as_they_are() -> None:
+    classes = {"interactive": ClassPolicy("interactive", share=10.0, floor_ratio=0.2), "bulk": ClassPolicy("bulk", share=1.0)}
+    assert class_weights(classes) == {"interactive": 10.0, "bulk": 1.0}
+
+
+def test_D2_floors_that_fill_the_whole_are_the_weights() -> None:
+    classes = {name: ClassPolicy(name, share=1.0, floor_ratio=ratio) for name, ratio in (("a", 0.7), ("b", 0.3))}
+    weights = class_weights(classes)
+    assert weights["a"] / weights["b"] == pytest.approx(7 / 3)
+
+
+PROMISED = replace(INTERACTIVE, floor_ratio=0.25, ttft_slo_s=1.0, wait_s_max=0.5)
+
+
+def test_D2_a_part_of_the_pool_is_kept_for_a_class_that_promises_a_first_token() -> None:
+    counter = Counter(shared(PROMISED, BULK, active_requests_max=8))
+    counter.arrive("interactive", "acme")
+    counter.served(1)
+    counter.arrive("bulk", "batchco", 20)
+    counter.served(0)
+    assert [who for who, *_ in counter.running] == ["bulk/batchco"] * 6
+    counter.arrive("interactive", "acme", 2)
+    counter.served(0)
+    assert [who for who, *_ in counter.running][6:] == ["interactive/acme"] * 2
+
+
+def test_D2_what_a_class_does_not_ask_for_is_lent_after_ten_seconds() -> None:
+    counter = Counter(shared(PROMISED, BULK, active_requests_max=8))
+    counter.arrive("interactive", "acme")
+    counter.served(1)
+    counter.bench.advance(9.8)
+    counter.arrive("bulk", "batchco", 20)
+    counter.served(0)
+    assert len(counter.running) == 6
+    counter.bench.advance(0.2)
+    counter.arrive("bulk", "batchco")
+    counter.served(0)
+    assert len(counter.running) == 8
+
+
+def test_D2_the_verdict_says_what_was_kept_for_others() -> None:
+    counter = Counter(shared(PROMISED, BULK, active_requests_max=8))
+    counter.arrive("interactive", "acme")
+    counter.arrive("bulk", "batchco", 6)
+    told = counter.decision("bulk", "batchco")
+    (kept,) = [one for one in told.verdicts if one.unit == "requests beside what is kept"]
+    assert (told.outcome, kept.check, kept.value, kept.limit, kept.passed) == ("queue", "fairness", 8, 7, False)
+
+
+def test_D2_work_too_large_for_what_is_left_beside_the_kept_part_is_not_held_back_by_it() -> None:
+    counter = Counter(shared(PROMISED, BULK, active_requests_max=8, active_tokens_max=1_000))
+    counter.arrive("interactive", "acme")
+    counter.served(1)
+    counter.arrive("bulk", "batchco", tokens=900)
+    counter.served(0)
+    assert [who for who, *_ in counter.running] == ["bulk/batchco"]
+
+
+def test_G4_long_prompts_of_work_that_can_wait_are_read_one_at_a_time_while_others_are_promised_a_first_token() -> None:
+    counter = Counter(shared(PROMISED, BULK, active_requests_max=100))
+    counter.arrive("interactive", "acme")
+    counter.served(1)
+    counter.arrive("bulk", "batchco", 5, tokens=3_000)
+    assert counter.sent() == ["bulk/batchco"]
+    counter.bench.first_byte(counter.running[0][1])
+    assert counter.sent() == ["bulk/batchco"]
+    counter.arrive("interactive", "acme", 3)
+    assert counter.sent() == ["interactive/acme"] * 3
+    told = counter.decision("bulk", "batchco", tokens=3_000)
+    assert [(one.value, one.limit) for one in told.verdicts if one.unit == "prompt tokens being read"] == [(5_998, 2_048)]
+
+
+def test_G4_short_prompts_are_read_together_up_to_one_step_of_an_engine() -> None:
+    counter = Counter(shared(PROMISED, BULK, active_requests_max=100))
+    counter.arrive("interactive", "acme")
+    counter.served(1)
+    counter.arrive("bulk", "batchco", 15, tokens=201)
+    assert len(counter.sent()) == 10
+
+
+def test_G4_alone_work_that_can_wait_is_not_paced() -> None:
+    counter = Counter(shared(PROMISED, BULK, active_requests_max=100))
+    counter.arrive("bulk", "batchco", 5, tokens=3_000)
+    assert len(counter.sent()) == 5
+
+
+# what newcomers are told
+
+
+def flooded(kind: str = "wfq") -> Counter:
+    """Ten requests of 100 tokens a second, all bulk so far, a hundred more waiting."""
+    counter = Counter(shared(replace(INTERACTIVE, ttft_slo_s=1.0, wait_s_max=0.5), BULK, kind=kind))
+    counter.arrive("bulk", "batchco", 121)
+    counter.served(20)
+    return counter
+
+
+def test_B2_an_interactive_newcomer_is_not_refused_for_the_bulk_it_will_pass() -> None:
+    counter = flooded()
+    told = counter.decision("interactive", "acme")
+    assert (told.outcome, told.forecast.wait_s) == ("queue", 0.0)
+    assert counter.served(1) == ["interactive/acme"]
+
+
+def test_B2_a_free_place_that_was_kept_for_a_newcomer_is_not_waited_for_however_slowly_others_get_on() -> None:
+    counter = Counter(shared(PROMISED, BULK, active_requests_max=8))
+    counter.arrive("interactive", "acme")
+    counter.served(1)
+    counter.arrive("bulk", "batchco", 20)
+    counter.sent()
+    for _ in range(6):
+        for _, execution, _ in counter.running:
+            counter.bench.first_byte(execution)
+        counter.bench.advance(1.1)
+        counter.served(1)
+    told = counter.decision("interactive", "acme")
+    assert told.forecast.drain_tokens_per_s == pytest.approx(100 / 1.2)
+    assert (told.outcome, told.forecast.basis, told.forecast.wait_most_s) == ("admit", "room", 0.0)
+
+
+def test_B2_in_one_queue_the_same_newcomer_is_refused() -> None:
+    counter = flooded("predictive_ttft")
+    assert counter.decision("interactive", "acme").reason == "queue_delay_exceeded"
+
+
+def test_B2_a_bulk_newcomer_waits_for_its_own_class_at_the_rate_that_class_gets() -> None:
+    counter = flooded()
+    assert counter.decision("bulk", "batchco").forecast.wait_s == pytest.approx(10.0)
+
+
+def test_B2_until_its_own_rate_is_measured_a_class_counts_on_its_share() -> None:
+    """The pool drains 1,000 tokens a second; ten elevenths of that are the interactive class's while bulk waits too."""
+    counter = flooded()
+    counter.arrive("interactive", "acme")
+    told = counter.decision("interactive", "acme")
+    assert told.forecast.wait_s == pytest.approx(100 / (1_000 * 10 / 11))
+
+
+def test_B2_a_tenant_with_nothing_waiting_does_not_wait_for_the_queue_of_another() -> None:
+    counter = flooded()
+    assert counter.decision("bulk", "acme").forecast.wait_s == 0.0
+    assert counter.decision("bulk", "acme").forecast.wait_s == pytest.approx(2 * 100 / 1_000)
+
+
+def test_B2_return_slots_of_a_class_are_not_behind_those_of_another() -> None:
+    short = replace(BULK, queue_requests_max=100, wait_s_max=1_000.0)
+    counter = Counter(shared(replace(INTERACTIVE, queue_requests_max=1), short))
+    counter.arrive("bulk", "batchco", 101)
+    counter.served(20)
+    counter.arrive("bulk", "batchco", 20)
+    first = counter.decision("bulk", "batchco")
+    second = counter.decision("bulk", "batchco")
+    assert (first.reason, second.reason) == ("queue_full", "queue_full")
+    assert second.retry_after_s == pytest.approx((first.retry_after_s or 0.0) + 0.1)
+    counter.arrive("interactive", "acme")
+    refused = counter.decision("interactive", "acme")
+    assert refused.reason == "queue_full"
+    assert refused.retry_after_s == pytest.approx(100 / (1_000 * 10 / 11))
+
+
+def test_B6_a_tenants_queue_is_tighter_than_its_classs() -> None:
+    counter = Counter(shared(tenants={"acme": {"queue_requests_max": 2}, "batchco": {"queue_bytes_max": 1_000}}))
+    counter.arrive("bulk", "acme", 3)
+    full = counter.decision("bulk", "acme")
+    assert (full.outcome, full.reason) == ("refuse", "queue_full")
+    counter.arrive("bulk", "batchco", 2)
+    full = counter.decision("bulk", "batchco")
+    (row,) = [one for one in full.verdicts if one.scope == "tenant:batchco" and one.unit == "queued bytes"]
+    assert (full.reason, row.value, row.limit) == ("queue_full", 1_200, 1_000)
+
+
+def test_position_is_that_in_the_own_flow() -> None:
+    counter = Counter(shared())
+    counter.arrive("bulk", "batchco", 30)
+    assert counter.decision("interactive", "acme").position == 1
+    assert counter.decision("interactive", "acme").position == 2
