@@ -30,6 +30,9 @@ class CountingBook:
     def records(self) -> Sequence[Reservation]:
         return ()
 
+    def take_wakes(self) -> list[tuple[Owner, str]]:
+        return []
+
 
 def _ask(
     line: Line, calls: int = 1, seed: int = 1, spacing_s: float = 0.0

@@ -72,9 +72,11 @@ def _scenario(path: Path, seed: int | None, seeds: int, json: bool) -> None:
 
 def _tables(found: dict[str, Any]) -> None:
     console = Console()
-    console.print(_table(f"{found['scenario']} (seed {found['seed']})", found["disciplines"]))
-    for case, inner in found["cases"].items():
-        console.print(_table(case, inner["disciplines"]))
+    for title, inner in ((f"{found['scenario']} (seed {found['seed']})", found), *found["cases"].items()):
+        console.print(_table(title, inner["disciplines"]))
+        for more in (_classes(inner["disciplines"]), _pairs(inner["disciplines"])):
+            if more.row_count:
+                console.print(more)
 
 
 def _table(title: str, disciplines: dict[str, Any]) -> Table:
@@ -86,6 +88,42 @@ def _table(title: str, disciplines: dict[str, Any]) -> Table:
         cells = [form.format(one[key]) if one[key] is not None else "none" for _, key, form in COLUMNS]
         table.add_row(name, *cells)
     return table
+
+
+def _plain_table(*headings: str) -> Table:
+    table = Table(box=box.SIMPLE, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column(headings[0], no_wrap=True)
+    for heading in headings[1:]:
+        table.add_column(heading, justify="right", no_wrap=True)
+    return table
+
+
+def _classes(disciplines: dict[str, Any]) -> Table:
+    """What each class got, where there are several."""
+    columns = "arrivals", "useful", "in time", "first token\np95", "longest\nanswer", "worst 10 s\n÷ floor"
+    table = _plain_table("discipline, class", *columns)
+    for name, one in disciplines.items():
+        for service_class, ours in one["classes"].items() if len(one["classes"]) > 1 else ():
+            floor = one["fairness"]["floors"].get(service_class, {}).get("worst_by_floor")
+            seconds = [_cell("{:.2f} s", ours[key]) for key in ("ttft_p95_s", "answered_s_max")]
+            counts = [str(ours["arrivals"]), str(ours["useful"]), _cell("{:.1%}", ours["goodput_ratio"])]
+            table.add_row(f"{name}, {service_class}", *counts, *seconds, _cell("{:.2f}", floor))
+    return table
+
+
+def _pairs(disciplines: dict[str, Any]) -> Table:
+    """How far two flows came apart while both waited."""
+    table = _plain_table("discipline, flows", "difference", "bound", "difference\n÷ bound", "service\n÷ bound")
+    for name, one in disciplines.items():
+        for flows, pair in one["fairness"]["pairs"].items():
+            amounts = [f"{pair[key]:,.0f}" for key in ("difference", "bound")]
+            ratios = [f"{pair[key]:.2f}" for key in ("difference_by_bound", "service_by_bound")]
+            table.add_row(f"{name}, {flows}", *amounts, *ratios)
+    return table
+
+
+def _cell(form: str, value: float | None) -> str:
+    return "none" if value is None else form.format(value)
 
 
 def _campaign(first: int, seeds: int, json: bool) -> None:

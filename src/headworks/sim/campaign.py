@@ -46,6 +46,7 @@ KINDS = (
     "reload",
 )
 DISCIPLINES = ("fifo", "fifo_tail_drop", "lifo_drop_head", "predictive_ttft")
+SHARING = ("wfq", "wfq", "class_priority")
 
 
 @dataclass(slots=True)
@@ -116,6 +117,7 @@ def small_world(seed: int, make: MakeBook = make_book) -> Setup:
     replicas = random.choice((1, 1, 2))
     policy = _growing(_policy(random, replicas), Random(f"campaign-growth-{seed}"))
     sources = [_source(random, tenant) for tenant in policy.tenants]
+    _share(Random(f"shares-{seed}"), policy, sources)
     engine = _engine(random)
     return Setup(
         policy=policy,
@@ -212,6 +214,21 @@ def _growing(policy: Policy, random: Random) -> Policy:
     choice = random.choice(("length", "spare", "stop"))
     classes = {name: dataclasses.replace(one, on_growth_refused=choice) for name, one in policy.classes.items()}
     return dataclasses.replace(policy, pools={POOL: pool}, classes=classes)
+
+
+def _share(random: Random, policy: Policy, sources: list[Source]) -> None:
+    """Half of the worlds are shared by two classes, by weights or strictly by class."""
+    if random.random() < 0.5:
+        return
+    pool, usual = policy.pools[POOL], policy.classes["interactive"]
+    kind = random.choice(SHARING)
+    policy.pools[POOL] = dataclasses.replace(pool, discipline=dataclasses.replace(pool.discipline, kind=kind))
+    policy.classes["interactive"] = dataclasses.replace(usual, share=10.0, floor_ratio=random.choice((0.0, 0.4)))
+    policy.classes["bulk"] = dataclasses.replace(usual, name="bulk", ttft_slo_s=None, wait_s_max=random.choice((0.5, 3.0)))
+    for number, source in enumerate(sources):
+        if random.random() < 0.5:
+            sources[number] = dataclasses.replace(source, service_class="bulk")
+    sources.append(dataclasses.replace(sources[0], service_class="bulk"))
 
 
 def _source(random: Random, tenant: str) -> Source:

@@ -185,4 +185,5 @@ def _source(comparison: Comparison, traffic: TrafficScenario, client: str) -> So
         output_tokens_max=traffic.output_tokens_max,
         bytes_per_token=traffic.bytes_per_token,
         exact_prompt=traffic.exact_prompt,
+        gateway=traffic.gateway,
     )

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 from typing import Protocol
 
 from headworks.core.commands import Answer, Command
-from headworks.core.types import Reservation
+from headworks.core.types import Owner, Reservation
 from headworks.sim.world import World
 
 Answered = Callable[[list[Answer]], None]
@@ -30,6 +31,8 @@ class BookLike(Protocol):
     def records(self) -> Sequence[Reservation]: ...
 
     def limit(self, scope: str, unit: str) -> int | None: ...
+
+    def take_wakes(self) -> list[tuple[Owner, str]]: ...
 
 
 @dataclass(slots=True)
@@ -62,6 +65,8 @@ class SimLedger:
         """Grows with each call that reached the book, so that a watcher knows when to look again."""
         self.seen: Callable[[Sequence[Command], Sequence[Answer]], None] | None = None
         """Told of every list that was run, for whoever watches."""
+        self.woken: Callable[[Owner, str], None] | None = None
+        """Told, after the way there, which gateway has the first claim on capacity of which pool that came free."""
         self.faults = {"late": 0, "lost_command": 0, "lost_answer": 0, "twice": 0, "cut_off": 0}
         self._world = world
         self._random = Random(f"ledger-{seed}")
@@ -117,6 +122,12 @@ class SimLedger:
         for call, answered in calls:
             self._answer(answers[first : first + len(call)], answered)
             first += len(call)
+        for owner, pool in self.book.take_wakes():
+            self._carry(partial(self._wake, owner, pool))
+
+    def _wake(self, owner: Owner, pool: str) -> None:
+        if self.woken is not None and not self._is_cut_off():
+            self.woken(owner, pool)
 
     def _answer(self, answers: list[Answer], answered: Answered) -> None:
         if not self._happens(self.line.lost_answer_ratio, "lost_answer"):

@@ -20,6 +20,7 @@ from typing import Any
 
 from headworks.core.policy import ClassPolicy
 from headworks.sim.clients import Attempt
+from headworks.sim.fairness import fairness
 from headworks.sim.simulation import WARM_S, Arrival, Simulation
 
 QUEUE_LOOKS_S = (10.0, 15.0)
@@ -54,6 +55,8 @@ def results(simulation: Simulation) -> dict[str, Any]:
         "growth": _growth(arrivals),
         "engine": _engine(simulation),
         "callers": _callers(simulation),
+        "classes": classes(simulation, arrivals),
+        "fairness": fairness(simulation),
         "conservation": conservation(simulation),
         "alarms": _counted(alarm.name for _, alarm in simulation.alarms),
         "ledger_faults": dict(simulation.ledger.faults),
@@ -89,6 +92,26 @@ def quantile(values: Sequence[float], ratio: float) -> float | None:
 
 def _ended_by(attempt: Attempt, end_s: float) -> bool:
     return attempt.ended_s is not None and attempt.ended_s <= end_s
+
+
+def classes(simulation: Simulation, arrivals: Sequence[Arrival]) -> dict[str, Any]:
+    """What became of each class's arrivals, however long it took. `answered_s_max`: until a final answer, good or bad."""
+    found: dict[str, Any] = {}
+    for name in simulation.setup.policy.classes:
+        ours = [one for one in arrivals if simulation.setup.sources[one.caller.planned.source].service_class == name]
+        useful = [one for one in ours if is_useful(one.attempt)]
+        first_s = [a.attempt.first_byte_s - a.attempt.arrived_s for a in ours if a.attempt.first_byte_s is not None]
+        answered_s = [a.attempt.ended_s - a.attempt.arrived_s for a in ours if a.attempt.ended_s is not None]
+        found[name] = {
+            "arrivals": len(ours),
+            "useful": len(useful),
+            "goodput_ratio": sum(_in_slo(one, simulation) for one in useful) / len(ours) if ours else None,
+            "ttft_p50_s": quantile(first_s, 0.50),
+            "ttft_p95_s": quantile(first_s, 0.95),
+            "answered_s_max": max(answered_s, default=None),
+            "unanswered": len(ours) - len(answered_s) - sum(one.attempt.left_s is not None for one in ours),
+        }
+    return found
 
 
 def _in_slo(arrival: Arrival, simulation: Simulation) -> bool:

@@ -89,6 +89,8 @@ class TrafficScenario(BaseModel):
     exact_prompt: bool = False
     prefixes: dict[str, Any] = {}
     """Shared beginnings: `{popular, shared_blocks}`."""
+    gateway: int | None = Field(default=None, ge=0)
+    """All of it goes to this gateway, counted from 0; otherwise it is spread over all of them."""
     clients: dict[str, Any] = {}
     """What differs from the scenario's `clients` for this source."""
 

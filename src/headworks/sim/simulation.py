@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 from random import Random
 
 from headworks.core.effects import Alarm, Outcome, Run
-from headworks.core.events import Drain, PolicyChanged, ReplicaDescribed
+from headworks.core.events import Drain, Freed, PolicyChanged, ReplicaDescribed
 from headworks.core.policy import Policy
-from headworks.core.types import Decision, Request, RequestKey
+from headworks.core.types import Decision, Owner, Request, RequestKey
 from headworks.sim.clients import Attempt, Caller, Temper
 from headworks.sim.connection import Distance, Sending
 from headworks.sim.engine import EngineModel, Gauges, on_grid_s
@@ -56,6 +56,8 @@ class Source:
     bytes_per_token: float = 4.0
     exact_prompt: bool = False
     """Sends token ids, so that the gate knows the prompt exactly."""
+    gateway: int | None = None
+    """The gateway its requests go to while that listens; None: they are spread over all."""
 
 
 @dataclass(slots=True)
@@ -106,7 +108,9 @@ class Simulation:
         self.replicas = {
             name: SimReplica(name, make(), self.world, setup.distance, setup.seed) for name, make in setup.engines.items()
         }
+        self.ledger.woken = self._woken
         self.runners: list[SimRunner | None] = [None] * setup.gateways
+        self._boots: dict[str, SimRunner] = {}
         self.callers: list[Caller] = []
         self.arrivals: dict[str, Arrival] = {}
         self.executions: dict[str, list[str]] = {}
@@ -160,9 +164,15 @@ class Simulation:
         self.boots += 1
         gate = self.setup.make_gate(self.policy, f"gateway-{number}", self.setup.seed + 7919 * self.boots, f"boot-{self.boots}")
         runner = SimRunner(gate, self.world, self.ledger, self.replicas, self, self._sending, self._idle_s)
-        self.runners[number] = runner
+        self.runners[number] = self._boots[f"boot-{self.boots}"] = runner
         runner.start([replica.describe(self.setup.context_tokens, self._models) for replica in self.replicas.values()])
         return runner
+
+    def _woken(self, owner: Owner, pool: str) -> None:
+        """The ledger tells a gateway that something came free for it."""
+        runner = self._boots.get(owner.boot)
+        if runner is not None:
+            runner.tell(Freed(pool))
 
     def describe(self, replica: str) -> None:
         """A restarted engine is asked again what it can hold."""
@@ -235,8 +245,10 @@ class Simulation:
     def _runner_for(self, caller: Caller) -> SimRunner | None:
         """A balancer in front: its own gateway, or the next one that listens."""
         count = len(self.runners)
+        own = self.setup.sources[caller.planned.source].gateway
+        first = caller.number if own is None else own
         for step in range(count):
-            runner = self.runners[(caller.number + step) % count]
+            runner = self.runners[(first + step) % count]
             if runner is not None:
                 return runner
         return None
