@@ -10,8 +10,9 @@ from http_port import LOOPS, Answer, port, post, run
 from relay_scene import DONE, ERROR, IDS, SSE, USAGE, WHOLE, FakeUpstream, Heard, token
 
 from headworks.gateway.audience import Audience
+from headworks.gateway.event_rate import EventRate
 from headworks.gateway.http import Exchange
-from headworks.gateway.relay import EventRate, Relay
+from headworks.gateway.relay import Relay
 from headworks.gateway.reply import own_headers
 
 

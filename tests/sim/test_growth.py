@@ -14,7 +14,7 @@ from headworks.sim.campaign import run_world
 from headworks.sim.compare import compared, make_gate, plan, setup
 from headworks.sim.invariants import Watch
 from headworks.sim.runner import GateLike
-from headworks.sim.scenario import Comparison, Scenario
+from headworks.sim.scenario import Comparison, Scenario, load
 from headworks.sim.simulation import Setup, Simulation
 
 STEP, LIMIT = 32, 1_600
@@ -102,6 +102,13 @@ def test_A8_a_pool_too_small_for_everybodys_maximum_serves_half_as_much_again_an
     assert grown["goodput_per_s"] >= 1.5 * reserved["goodput_per_s"]
     assert reserved["growth"]["granted"] == reserved["growth"]["cut_short"] == 0
     assert grown["growth"]["reserved_over_used_ratio"] < reserved["growth"]["reserved_over_used_ratio"] / 2
+
+
+def test_A8_the_scenario_of_the_public_trace_compares_the_two_in_the_same_world() -> None:
+    scenario = load(Path(__file__).parents[2] / "scenarios" / "growth.yaml")
+    grown, reserved = scenario.comparison(), scenario.comparison("reserve_the_maximum")
+    assert (grown.policy.pool["growth"], reserved.policy.pool["growth"]) == (True, False)
+    assert grown.traffic == reserved.traffic and grown.traffic[0].by_client
 
 
 class NeverEnds:
