@@ -13,7 +13,7 @@ import pytest
 from app_scene import LOOPS, PATIENT, Scene, chat, completion, events, fake_engine, first_event, rest_of_stream, run, scene
 from http_port import Answer, Client
 
-from headworks.cli.explain import story
+from headworks.gateway.story import story
 
 both_loops = pytest.mark.parametrize("loop", LOOPS)
 streamed_or_not = pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])

@@ -54,7 +54,7 @@ class Call(Protocol):
 
 
 class Attempt(Protocol):
-    """One execution on its way: `gateway/relay.py` has the real one."""
+    """One execution on its way: `gateway/follow.py` has the real one."""
 
     def abort(self, reason: str, shortfall: Shortfall | None = None) -> None:
         """Stop it upstream; what its client is told, if it is still there, is `reason`, with the limit that decided."""
