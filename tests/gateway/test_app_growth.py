@@ -13,8 +13,8 @@ import pytest
 from app_scene import PATIENT, Scene, chat, events, fake_engine, first_event, merged, rest_of_stream, run, scene
 from prometheus_client.parser import text_string_to_metric_families
 
-from headworks.cli.explain import story
 from headworks.core.types import Usage
+from headworks.gateway.story import story
 from headworks.testing.fake_engine import FakeEngine
 
 ASK: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content": "one two three"}], "max_tokens": 1_500}
@@ -145,7 +145,7 @@ def test_A8_with_room_it_grows_and_its_story_tells_both_reservations() -> None:
             assert s.app.log is not None
             told = "\n".join(story(s.app.log.find("k1")))
             assert "37 to read and 200 of at most 1,500 to write" in told
-            assert "237 of them were set aside before it ran, 256 while it ran, in 4 steps" in told
+            assert "Of these, 237 were set aside before it ran and 256 in 4 steps while it did." in told
             found = await metrics(s)
             assert found["headworks_growth_total{class=interactive,outcome=granted}"] == 4
 
@@ -175,7 +175,7 @@ def test_A8_refused_growth_is_counted_and_told() -> None:
             assert (outcome["outcome"], outcome["reason"], outcome["in_slo"]) == ("completed", "kv_saturation", False)
             assert outcome["usage"]["end"] == "length" and outcome["growths_refused"] >= 1
             assert s.app.log is not None
-            assert "ended where it stood" in "\n".join(story(s.app.log.find("k1")))
+            assert " in vain, so its answer was ended there." in "\n".join(story(s.app.log.find("k1")))
             found = await metrics(s)
             assert found["headworks_growth_total{class=interactive,outcome=refused}"] >= 1
 
