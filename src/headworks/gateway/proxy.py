@@ -13,9 +13,8 @@ import re
 from collections.abc import Callable, Mapping
 
 from headworks.core import effects, events
-from headworks.core.commands import Shortfall
 from headworks.core.policy import INFINITE_S, ClassPolicy, Policy
-from headworks.core.types import Decision, Execution, Request, RequestKey, Usage
+from headworks.core.types import Decision, Request, RequestKey, Usage
 from headworks.engines.base import Engine
 from headworks.gateway import reply
 from headworks.gateway.answers import Answers
@@ -25,6 +24,7 @@ from headworks.gateway.deadlines import DEADLINE, READ_TIMEOUT, stamp
 from headworks.gateway.dialects import chat, completions
 from headworks.gateway.dialects.base import Fault, Limits, Parsed
 from headworks.gateway.event_rate import EventRate
+from headworks.gateway.follow import Follow, SharedFollow
 from headworks.gateway.http.exchange import Exchange
 from headworks.gateway.keys import Denied, Identity, Keys
 from headworks.gateway.models import Models
@@ -329,95 +329,6 @@ class ProxyCall:
         if not self.over:
             self.ended()
             self._runner.feed(events.ClientGone(self.request.id))
-
-
-class Follow:
-    """Tells the gate what the relay of one execution hears (`follower.Follower`, `runner.Attempt`)."""
-
-    __slots__ = ("_began", "_execution", "_feed", "_id", "_idle_s", "_outcome", "_runner", "relay")
-
-    def __init__(self, runner: Runner, execution: Execution, idle_s: float) -> None:
-        self._runner = runner
-        self._feed = runner.feed
-        self._execution = execution
-        self._id = execution.id
-        self._idle_s = idle_s
-        self._began = False
-        self._outcome = "cancelled"
-        """For the metric of attempts: what it is unless something else is heard of it."""
-        self.relay: Relay | None = None
-
-    def abort(self, reason: str, shortfall: Shortfall | None = None) -> None:
-        relay = self.relay
-        if relay is None:
-            return
-        if shortfall is None:
-            relay.abort(reason)
-        elif reason == "kv_saturation":
-            relay.abort(reason, value=shortfall.value / shortfall.limit, limit=1.0, unit="")
-        else:
-            relay.abort(reason, value=shortfall.value, limit=shortfall.limit, unit=shortfall.unit)
-
-    def cut_short(self) -> None:
-        if self.relay is not None:
-            self.relay.cut_short()
-
-    def watch(self, output_tokens: int) -> None:
-        if self.relay is not None:
-            self.relay.watch(output_tokens)
-
-    def check_silence(self, now_s: float) -> None:
-        """Tell when the engine has said nothing for longer than the class allows, while we were reading."""
-        relay = self.relay
-        if self._began and relay is not None and not relay.paused and now_s - relay.last_s > self._idle_s:
-            self._feed(events.EngineSilent(self._id, now_s - relay.last_s))
-
-    def first_byte(self) -> None:
-        self._began = True
-        self._feed(events.FirstByte(self._id))
-
-    def progressed(self, output_tokens: int) -> None:
-        self._feed(events.Progressed(self._id, output_tokens))
-
-    def slow(self, paused: bool) -> None:
-        self._feed(events.ClientSlow(self._id, paused))
-
-    def stopped(self, usage: Usage, failed: bool) -> None:
-        self._outcome = "failed" if failed else "completed"
-        self._feed(events.Stopped(self._id, usage, failed))
-
-    def lost(self, cause: str) -> None:
-        self._outcome = "lost"
-        self._feed(events.EngineLost(self._id, cause))
-
-    def not_sent(self, reason: str) -> None:
-        self._outcome = ""
-        self._feed(events.NotSent(self._id, reason))
-
-    def busy(self) -> None:
-        self._outcome = "refused"
-        self._feed(events.NotSent(self._id, "busy"))
-
-    def closed(self) -> None:
-        self._feed(events.EngineClosed(self._id))
-
-    def over(self) -> None:
-        self.relay = None  # they point at each other: parted here, both are gone without the garbage collector
-        self._runner.ended(self._execution, self._outcome)
-
-
-class SharedFollow(Follow):
-    """Of an execution whose key may be repeated: when it is over, its answer is kept if it is whole."""
-
-    __slots__ = ("_answers",)
-
-    def __init__(self, runner: Runner, execution: Execution, idle_s: float, answers: Answers) -> None:
-        super().__init__(runner, execution, idle_s)
-        self._answers = answers
-
-    def over(self) -> None:
-        self._answers.over(self._id, self._outcome == "completed")
-        super().over()
 
 
 def _ids(headers: Mapping[bytes, bytes], own_id: str) -> reply.Ids:
