@@ -61,18 +61,18 @@ def test_B3_waiting_inside_the_engine_counts_and_kv_below_the_gate_passes() -> N
     assert refused.retry_after_s == pytest.approx(6.0)
 
 
-def test_B2_a_pool_whose_drain_rate_nobody_knows_lets_four_wait_and_no_crowd() -> None:
+def test_B2_a_pool_whose_drain_rate_nobody_knows_lets_five_wait_and_no_crowd() -> None:
     bench = Bench(
         policy(interactive={"wait_s_max": 1.0, "ttft_slo_s": 1.0}, pool={"active_requests_max": 1}, kind="predictive_ttft")
     )
-    for _ in range(1 + 4):
+    for _ in range(1 + 5):
         bench.arrive(100)
-    assert [decision.outcome for decision in bench.decisions()] == ["admit", "queue", "queue", "queue", "queue"]
+    assert [decision.outcome for decision in bench.decisions()] == ["admit", "queue", "queue", "queue", "queue", "queue"]
     bench.arrive(100)
     refused = bench.refusal()
     assert refused.reason == "queue_delay_exceeded"
     blind = verdict(refused, "time", "requests waiting at an unknown rate")
-    assert (blind.value, blind.limit) == (5, 4)
+    assert (blind.value, blind.limit) == (6, 5)
 
 
 def test_B2_a_first_token_is_foreseen_behind_the_prompts_that_are_being_read() -> None:

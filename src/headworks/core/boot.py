@@ -28,6 +28,7 @@ from headworks.core.commands import (
     TakeReader,
 )
 from headworks.core.desk import Desk
+from headworks.core.events import LedgerLost, StoreChanged
 from headworks.core.life import LEAVING, SETTLING, Life
 from headworks.core.pool import Replica
 from headworks.core.quota import PREFIX
@@ -181,9 +182,15 @@ class Boot:
         self.owners = answer.owners
         return was_lost
 
-    def store_lost(self) -> None:
+    def ledger_lost(self, event: LedgerLost, now_s: float) -> None:
+        """It does not answer: what we may do ends with the lease."""
         self.lost = True
         self._stand(self.lease_until_s)
+
+    def store_changed(self, event: StoreChanged, now_s: float) -> None:
+        """Another store answers: nothing of ours counts there yet."""
+        self.lost = True
+        self.fenced(now_s)
 
     def fenced(self, now_s: float) -> None:
         """The ledger says our lease has lapsed: stand still until a heartbeat is answered."""

@@ -16,7 +16,7 @@ POOL_FULL = "queue_timeout"
 MEMORY_FULL = "kv_saturation"
 QUEUE_FULL = "queue_full"
 DELAY = "queue_delay_exceeded"
-BLIND_MAX = 4
+BLIND_MAX = 5
 """While nothing is known of how fast a pool drains, so many may wait for it with a promise to keep: enough to measure it."""
 
 

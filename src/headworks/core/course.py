@@ -14,7 +14,8 @@ from headworks.core import metering
 from headworks.core.book_table import TERMINAL
 from headworks.core.commands import Answer, Cancel, Start, Stop
 from headworks.core.desk import Desk
-from headworks.core.effects import Abort, Outcome, Run
+from headworks.core.effects import Abort, Run
+from headworks.core.ending import end_of, outcome_of, outcome_record, usage_of
 from headworks.core.events import (
     AskedAway,
     ClientSlow,
@@ -32,7 +33,7 @@ from headworks.core.growth import Growth
 from headworks.core.life import LEAVING, RUNNING, SENT, SETTLING, UNASKED, Life
 from headworks.core.policy import INFINITE_S
 from headworks.core.pool import Replica
-from headworks.core.types import Decision, ReplicaSample, Reservation, Usage
+from headworks.core.types import Decision, ReplicaSample, Reservation
 
 OVERDUE_S = 10.0
 """Evidence not there by then raises an alarm, and again every so often. The charge stays."""
@@ -254,9 +255,9 @@ class Course:
         if report:
             self.report(life, now_s)
         desk.drop_rider(life)
-        usage = self._usage(life)
+        usage = usage_of(life)
         commits = metering.commits(life) if life.quota is not None else ()
-        desk.ask(life, Stop(life.execution.id, desk.owner, level, self._end(life), usage, commits), now_s)
+        desk.ask(life, Stop(life.execution.id, desk.owner, level, end_of(life), usage, commits), now_s)
 
     def _forget_proofs(self, life: Life) -> None:
         replica = life.replica
@@ -264,19 +265,6 @@ class Course:
             replica.closing.pop(life.execution.id, None)
             replica.unproved.pop(life.execution.id, None)
             replica.unstamped.pop(life.execution.id, None)
-
-    def _end(self, life: Life) -> str:
-        if life.evidence == "E1" and not life.failed:
-            return "completed"
-        return "failed" if life.failed or life.end_reason else "cancelled"
-
-    def _usage(self, life: Life) -> Usage | None:
-        """What it used as far as is known: the engine's word, or what was counted on the way, marked as not exact."""
-        if life.usage is None and life.first_byte_s is not None:
-            prompt_tokens = life.work.prefill_tokens
-            end = "length" if life.cut else self._end(life)
-            life.usage = Usage(prompt_tokens, 0, life.output_tokens, 0.0, end, False)
-        return life.usage
 
     def answered(self, life: Life, answer: Answer, now_s: float) -> bool:
         """An answer to start, cancel or stop. True when the life has ended by it."""
@@ -336,39 +324,10 @@ class Course:
         if life.reported:
             return
         life.reported = True
-        request = life.request
-        outcome = outcome or self._outcome(life)
+        outcome = outcome or outcome_of(life)
         if life.leaving_s is not None and life.evidence:
             life.lane.pool.proof_s.add(now_s - life.leaving_s)
-        self._desk.record(
-            Outcome(
-                request.id,
-                request.key,
-                life.execution.id,
-                outcome,
-                life.end_reason,
-                request.service_class,
-                request.model,
-                request.pool,
-                request.client,
-                request.retry_count > 0,
-                request.arrived_s,
-                life.admitted_s,
-                life.sent_s,
-                life.first_byte_s,
-                now_s,
-                life.work,
-                self._usage(life),
-                life.evidence,
-                now_s - life.leaving_s if life.leaving_s is not None else None,
-                outcome == "completed" and self._in_slo(life, now_s),
-                life.forecast.ttft_s,
-                life.work.tokens - life.decision.work.tokens if life.growths and life.decision is not None else 0,
-                life.growths,
-                life.growths_refused,
-                "over_budget" if life.end_reason == metering.RETRIES else life.retry_kind,
-            )
-        )
+        self._desk.record(outcome_record(life, outcome, now_s))
         if life.drawn:
             metering.ended(life, now_s)
         if life.sharers:
@@ -376,31 +335,6 @@ class Course:
                 sharer.execution, sharer.end_reason = life.execution, life.end_reason
                 sharer.admitted_s = sharer.admitted_s if life.admitted_s is not None else None
                 self.report(sharer, now_s, "replayed" if outcome == "completed" else outcome)
-
-    def _outcome(self, life: Life) -> str:
-        if life.cut:
-            return "completed"
-        if not life.wanted:
-            return "cancelled"
-        if life.evidence == "E1" and not life.failed and not life.end_reason:
-            return "completed"
-        return "failed"
-
-    def _in_slo(self, life: Life, now_s: float) -> bool:
-        """Goodput: complete, still wanted, and inside every limit its class states."""
-        if life.cut:
-            return False  # it ends well, but where we ended it
-        promise = life.lane.service_class
-        first_s = life.first_byte_s if life.first_byte_s is not None else now_s
-        arrived_s = life.request.arrived_s
-        if promise.ttft_slo_s is not None and life.streamed and first_s - arrived_s > promise.ttft_slo_s:
-            return False
-        if promise.e2e_slo_s is not None and now_s - arrived_s > promise.e2e_slo_s:
-            return False
-        tokens = life.usage.output_tokens // max(1, life.work.sequences) if life.usage else 0
-        if promise.tpot_slo_s is None or tokens < 2:
-            return True
-        return (now_s - first_s) / (tokens - 1) <= promise.tpot_slo_s
 
 
 VERBS = {Start: "start", Cancel: "cancel", Stop: "stop"}

@@ -21,7 +21,7 @@ from headworks.core.desk import Desk
 from headworks.core.disciplines import Discipline, Round
 from headworks.core.effects import Effect
 from headworks.core.identity import NOTHING, Identity
-from headworks.core.life import ASKED, CLAIMING, LEAVING, QUEUED, RUNNING, SENT, UNASKED, Life
+from headworks.core.life import ASKED, CLAIMING, LEAVING, QUEUED, UNASKED, Life
 from headworks.core.policy import INFINITE_S, Policy
 from headworks.core.pool import Pool
 from headworks.core.refusing import Refusing
@@ -45,8 +45,8 @@ class Gate:
             events.ClientGone: self._on_client_gone,
             events.Attached: self._on_attached,
             events.LedgerAnswered: self._on_ledger_answered,
-            events.LedgerLost: self._on_ledger_lost,
-            events.StoreChanged: self._on_store_changed,
+            events.LedgerLost: self._boot.ledger_lost,
+            events.StoreChanged: self._boot.store_changed,
             events.NotSent: self._on_not_sent,
             events.FirstByte: self._on_first_byte,
             events.Progressed: self._course.progressed,
@@ -139,13 +139,9 @@ class Gate:
             self._if_unwanted(life, now_s)
 
     def _if_unwanted(self, life: Life, now_s: float) -> None:
-        if not life.subscribers and self._cancels(life):
+        if not life.subscribers and life.stops_unwanted():
             self._refusing.gone(life, now_s)
             self._pump(life.lane.pool, now_s)
-
-    def _cancels(self, life: Life) -> bool:
-        """The switch of the naive disciplines: without it, work nobody waits for goes on."""
-        return life.lane.pool.policy.discipline.propagate_cancel or life.state not in (QUEUED, SENT, RUNNING)
 
     # the one door
 
@@ -352,9 +348,8 @@ class Gate:
             self._pump_all(now_s)
         for name, subject in answer.alarms:
             self._desk.alarm(name, subject, f"reported by the ledger on {answer.verb}")
-        if answer.verb in ENDS_OTHERS:
-            for record in answer.records:
-                self._ended_by_ledger(record, now_s)
+        for record in answer.records if answer.verb in ENDS_OTHERS else ():
+            self._ended_by_ledger(record, now_s)
 
     def _ended_by_ledger(self, record: Reservation, now_s: float) -> None:
         """Counting, a new incarnation or an operator has ended an execution: ours, or an orphan watched here."""
@@ -362,13 +357,6 @@ class Gate:
         life = self._course.ended_by_ledger(record, now_s)
         if life is not None:
             self._ended(life, now_s)
-
-    def _on_ledger_lost(self, event: events.LedgerLost, now_s: float) -> None:
-        self._boot.store_lost()
-
-    def _on_store_changed(self, event: events.StoreChanged, now_s: float) -> None:
-        self._boot.store_lost()
-        self._boot.fenced(now_s)
 
     def _on_freed(self, event: events.Freed, now_s: float) -> None:
         pool = self._desk.pools.get(event.pool)

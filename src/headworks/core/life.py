@@ -157,6 +157,10 @@ class Life:
         """Its first token and its progress can be seen."""
         return self.request.stream or self.assembled
 
+    def stops_unwanted(self) -> bool:
+        """A switch of the naive disciplines: without it, work nobody waits for goes on."""
+        return self.lane.pool.policy.discipline.propagate_cancel or self.state not in (QUEUED, SENT, RUNNING)
+
     @property
     def wanted(self) -> bool:
         """Somebody still waits for the answer."""

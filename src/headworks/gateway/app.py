@@ -81,13 +81,7 @@ class App:
         records = Records(self.accounts, self.log, self.usage)
         self.runner = Runner(self.gate, self.store, self.engines, records, clock.now_s)
         self.runner.on_described = self._described
-        self.answers = Answers(
-            bytes_max=settings.replay_bytes_max,
-            total_bytes_max=settings.replay_total_bytes_max,
-            remember_s=settings.remember_s,
-            clock_s=clock.now_s,
-            wall_s=clock.utc_s,
-        )
+        self.answers = _answers(settings)
         self.standing = Standing(self.snapshot, self.registry, self.accounts, clock.now_s, clock.utc_s)
         self.explanations = Explanations(self.log.find if self.log is not None else None)
         self.proxy = Proxy(
@@ -282,6 +276,16 @@ class _AdminServer(uvicorn.Server):
 def _soon(call: Callable[[], object]) -> object:
     """At the end of this turn of the loop: what is read from all sockets in one turn is one batch of the ledger."""
     return asyncio.get_running_loop().call_soon(call)
+
+
+def _answers(settings: Settings) -> Answers:
+    return Answers(
+        bytes_max=settings.replay_bytes_max,
+        total_bytes_max=settings.replay_total_bytes_max,
+        remember_s=settings.remember_s,
+        clock_s=clock.now_s,
+        wall_s=clock.utc_s,
+    )
 
 
 def _unnoted(request: str, key: RequestKey, request_id: str) -> None:

@@ -1,0 +1,84 @@
+"""How it ended, in words and numbers: what the ledger is told of an execution, and the record of an arrival."""
+
+from __future__ import annotations
+
+from headworks.core import metering
+from headworks.core.effects import Outcome
+from headworks.core.life import Life
+from headworks.core.types import Usage
+
+
+def end_of(life: Life) -> str:
+    """The end of an execution, for the ledger."""
+    if life.evidence == "E1" and not life.failed:
+        return "completed"
+    return "failed" if life.failed or life.end_reason else "cancelled"
+
+
+def usage_of(life: Life) -> Usage | None:
+    """What it used as far as is known: the engine's word, or what was counted on the way, marked as not exact."""
+    if life.usage is None and life.first_byte_s is not None:
+        prompt_tokens = life.work.prefill_tokens
+        end = "length" if life.cut else end_of(life)
+        life.usage = Usage(prompt_tokens, 0, life.output_tokens, 0.0, end, False)
+    return life.usage
+
+
+def outcome_of(life: Life) -> str:
+    """What became of an arrival that was admitted."""
+    if life.cut:
+        return "completed"
+    if not life.wanted:
+        return "cancelled"
+    if life.evidence == "E1" and not life.failed and not life.end_reason:
+        return "completed"
+    return "failed"
+
+
+def outcome_record(life: Life, outcome: str, now_s: float) -> Outcome:
+    """The one record of how an arrival ended."""
+    request = life.request
+    return Outcome(
+        request.id,
+        request.key,
+        life.execution.id,
+        outcome,
+        life.end_reason,
+        request.service_class,
+        request.model,
+        request.pool,
+        request.client,
+        request.retry_count > 0,
+        request.arrived_s,
+        life.admitted_s,
+        life.sent_s,
+        life.first_byte_s,
+        now_s,
+        life.work,
+        usage_of(life),
+        life.evidence,
+        now_s - life.leaving_s if life.leaving_s is not None else None,
+        outcome == "completed" and _in_slo(life, now_s),
+        life.forecast.ttft_s,
+        life.work.tokens - life.decision.work.tokens if life.growths and life.decision is not None else 0,
+        life.growths,
+        life.growths_refused,
+        "over_budget" if life.end_reason == metering.RETRIES else life.retry_kind,
+    )
+
+
+def _in_slo(life: Life, now_s: float) -> bool:
+    """Goodput: complete, still wanted, and inside every limit its class states."""
+    if life.cut:
+        return False  # it ends well, but where we ended it
+    promise = life.lane.service_class
+    first_s = life.first_byte_s if life.first_byte_s is not None else now_s
+    arrived_s = life.request.arrived_s
+    if promise.ttft_slo_s is not None and life.streamed and first_s - arrived_s > promise.ttft_slo_s:
+        return False
+    if promise.e2e_slo_s is not None and now_s - arrived_s > promise.e2e_slo_s:
+        return False
+    tokens = life.usage.output_tokens // max(1, life.work.sequences) if life.usage else 0
+    if promise.tpot_slo_s is None or tokens < 2:
+        return True
+    return (now_s - first_s) / (tokens - 1) <= promise.tpot_slo_s
