@@ -55,7 +55,7 @@ class Endpoint:
             ).encode("ascii")
             if len(self._post_heads) < PATHS_KEPT_MAX:
                 self._post_heads[path] = head
-        return b"%b%b\r\nContent-Length: %d\r\n\r\n" % (head, execution.encode("ascii"), len(body))
+        return b"".join((head, execution.encode("ascii"), b"\r\nContent-Length: %d\r\n\r\n" % len(body)))
 
     def get(self, path: str) -> bytes:
         """The head of a look at the engine."""

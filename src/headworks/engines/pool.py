@@ -59,22 +59,23 @@ class Pool:
 
     def send(self, head: bytes, body: bytes, send_before_s: float, listener: Listener) -> Call:
         """Write one request as soon as there is a connection; the listener hears everything else."""
-        call = Call(head, body, send_before_s, listener)
-        while self._idle:
-            connection = self._idle.pop()
-            if connection.write_if_fresh(call):
+        call = Call(send_before_s, listener)
+        idle = self._idle
+        while idle:
+            connection = idle.pop()
+            if connection.write_if_fresh(call, head, body):
                 return call
             connection.close()
         if self.connections_count >= self.connections_max or self._closed:
             call.give_up("connect")
         else:
             self.connections_count += 1
-            task = asyncio.get_running_loop().create_task(self._connect_and_write(call))
+            task = asyncio.get_running_loop().create_task(self._connect_and_write(call, head, body))
             self._connecting.add(task)
             task.add_done_callback(self._connecting.discard)
         return call
 
-    async def _connect_and_write(self, call: Call) -> None:
+    async def _connect_and_write(self, call: Call, head: bytes, body: bytes) -> None:
         connection = Connection(self)
         patience_s = min(CONNECT_S_MAX, max(0.0, call.send_before_s - self.clock_s()))
         try:
@@ -87,8 +88,8 @@ class Pool:
             return
         if call.is_over:
             self.put_idle(connection)
-        else:
-            connection.write(call)
+        elif not connection.write_if_fresh(call, head, body):
+            call.give_up("connect")
 
     def put_idle(self, connection: Connection) -> None:
         """A connection has nothing to do. It is kept for a while, or closed."""
@@ -132,11 +133,9 @@ class Pool:
 class Call:
     """One request and what became of it. The listener gets its last word exactly once, from the loop."""
 
-    __slots__ = ("aborted", "body", "connection", "head", "is_over", "listener", "send_before_s")
+    __slots__ = ("aborted", "connection", "is_over", "listener", "send_before_s")
 
-    def __init__(self, head: bytes, body: bytes, send_before_s: float, listener: Listener) -> None:
-        self.head = head
-        self.body = body
+    def __init__(self, send_before_s: float, listener: Listener) -> None:
         self.send_before_s = send_before_s
         self.listener = listener
         self.connection: Connection | None = None
@@ -222,17 +221,11 @@ class Connection(asyncio.Protocol):
         """Whether a request may be written here."""
         return self.transport is not None and not self.transport.is_closing()
 
-    def write(self, call: Call) -> None:
-        """Write the first request on this connection, if there is still time."""
-        if not self.write_if_fresh(call):
-            call.give_up("connect")
-
-    def write_if_fresh(self, call: Call) -> bool:
+    def write_if_fresh(self, call: Call, head: bytes, body: bytes) -> bool:
         """Write the request, if there is still time; the clock is read last. False: not here, it is dead or too old."""
         transport = self.transport
         if transport is None or transport.is_closing():
             return False
-        head, body = call.head, call.body
         joined = len(body) <= _WRITE_JOINED_BYTES_MAX
         if joined:
             head += body
@@ -246,7 +239,6 @@ class Connection(asyncio.Protocol):
         transport.write(head)
         if not joined:
             transport.write(body)
-        call.head = call.body = b""
         call.connection = self
         self._call = call
         self._reader.begin(call.listener)

@@ -30,6 +30,15 @@ _ABOUT_FRAMING = frozenset(
 _LINES_KEPT_MAX = 512
 _lines: dict[bytes, tuple[tuple[bytes, bytes], bool]] = {}
 """A header line → the header, and whether it concerns the connection or the framing."""
+_HEADS_KEPT_MAX = 256
+_HEAD_KEPT_BYTES_MAX = 1_024
+_Head = tuple[int, list[tuple[bytes, bytes]], int, int, bool]
+"""Status, headers, how the body ends and after how many bytes, and whether the connection may be used again."""
+_heads: dict[bytes, _Head] = {}
+"""A whole head → what it says. Answers of one second differ in little but their length, and those of a stream in nothing.
+
+So the list of headers is handed to many listeners, and none may change it.
+"""
 
 # How the body ends; `_HEAD` and `_OVER` stand beside them so that one comparison tells what to do with a read.
 _HEAD, _CHUNKED, _COUNTED, _UNTIL_CLOSE, _OVER = range(5)
@@ -57,6 +66,66 @@ FRAME_HEADS = _frame_heads()
 """How a read of so many bytes begins if it is one whole frame; where no frame is so long, what no read begins with."""
 
 
+@lru_cache(_LINES_KEPT_MAX)
+def _read_status_line(line: bytes) -> tuple[int, bool]:
+    """The status, and whether the server speaks HTTP/1.0."""
+    found = _STATUS_LINE.fullmatch(line)
+    if found is None:
+        raise BrokenAnswer(f"a first line that is no HTTP/1.1 status line: {line[:40]!r}")
+    return int(found[2]), found[1] == b"0"
+
+
+def _read_head(head: bytes) -> _Head | None:
+    """Understand one head, its empty line included; None when it only announces another (1xx)."""
+    lines = head[:-4].split(b"\r\n")
+    status, http_1_0 = _read_status_line(lines[0])
+    if len(lines) > HEADERS_MAX + 1:
+        raise BrokenAnswer(f"more than {HEADERS_MAX} headers")
+    if status == 101:
+        raise BrokenAnswer("status 101, which nobody asked for")
+    if status < 200:
+        return None
+    del lines[0]
+    kept: list[tuple[bytes, bytes]] = []
+    length = coding = None
+    connection: list[bytes] = []
+    for line in lines:
+        header, about_framing = _lines.get(line) or _learn_line(line)
+        if about_framing:
+            name, value = header
+            if name == b"content-length":
+                length = value if length is None else b"repeated"
+                kept.append(header)
+            elif name == b"transfer-encoding":
+                coding = value if coding is None else b"repeated"
+            elif name == b"connection":
+                connection += [token.strip(b" \t") for token in value.lower().split(b",")]
+        else:
+            kept.append(header)
+    framing, length_bytes = _UNTIL_CLOSE, 0
+    if coding is not None:
+        if length is not None or http_1_0 or coding.lower() != b"chunked":
+            raise BrokenAnswer("an ambiguous length: Transfer-Encoding other than one chunked, or beside Content-Length")
+        framing = _CHUNKED
+    elif length is not None:
+        if not length.isdigit() or len(length) > _LENGTH_DIGITS_MAX:
+            raise BrokenAnswer("a Content-Length that is not one number")
+        length_bytes = int(length)
+        framing = _COUNTED if length_bytes else _OVER
+    if status in (204, 304):
+        framing = _OVER
+    reusable = not http_1_0 or b"keep-alive" in connection
+    if connection:
+        reusable = reusable and b"close" not in connection
+        kept = [header for header in kept if header[0] not in connection]
+    known = (status, kept, framing, length_bytes, reusable)
+    if len(head) <= _HEAD_KEPT_BYTES_MAX:
+        if len(_heads) >= _HEADS_KEPT_MAX:
+            _heads.clear()
+        _heads[head] = known
+    return known
+
+
 def _learn_line(line: bytes) -> tuple[tuple[bytes, bytes], bool]:
     """Take a line apart. An engine says the same few lines all day, so what was found is kept."""
     found = _HEADER_LINE.fullmatch(line)
@@ -68,15 +137,6 @@ def _learn_line(line: bytes) -> tuple[tuple[bytes, bytes], bool]:
         _lines.clear()
     _lines[line] = learnt
     return learnt
-
-
-@lru_cache(_LINES_KEPT_MAX)
-def _read_status_line(line: bytes) -> tuple[int, bool]:
-    """The status, and whether the server speaks HTTP/1.0."""
-    found = _STATUS_LINE.fullmatch(line)
-    if found is None:
-        raise BrokenAnswer(f"a first line that is no HTTP/1.1 status line: {line[:40]!r}")
-    return int(found[2]), found[1] == b"0"
 
 
 class AnswerReader:
@@ -109,13 +169,14 @@ class AnswerReader:
     def feed(self, received: bytes) -> bool:
         """Take what was read; True when the answer is complete by its own framing."""
         self.passage = None
-        if self._framing == _CHUNKED:
+        framing = self._framing
+        if framing == _CHUNKED:
             return self._feed_chunked(received)
-        if self._framing == _HEAD:
+        if framing == _HEAD:
             return self._feed_head(received)
-        if self._framing == _COUNTED:
+        if framing == _COUNTED:
             return self._feed_counted(received)
-        if self._framing == _UNTIL_CLOSE:
+        if framing == _UNTIL_CLOSE:
             self._tell(None, received)
             return False
         raise BrokenAnswer("bytes that no request asked for")
@@ -137,71 +198,27 @@ class AnswerReader:
             if end < 4:
                 self._held = buffer
                 return False
+            text, buffer = buffer[:end], buffer[end:]
+            head = _heads.get(text) or _read_head(text)
             self._held, searched = b"", 0
-            interim = self._read_head(buffer[: end - 4].split(b"\r\n"))
-            buffer = buffer[end:]
-            if not interim:
+            if head is not None:
                 break
-        if self._framing == _OVER:
-            return self._complete(buffer)
-        if self._framing == _COUNTED and len(buffer) == self._left_bytes < BODY_LINE_BYTES_MAX:
+            self._interim_count += 1
+            if self._interim_count > INTERIM_ANSWERS_MAX:
+                raise BrokenAnswer(f"more than {INTERIM_ANSWERS_MAX} interim answers")
+        status, headers, framing, length_bytes, self.reusable = head
+        listener = self._listener
+        listener.on_head(status, headers, framing == _CHUNKED)
+        if framing == _COUNTED and len(buffer) == length_bytes < BODY_LINE_BYTES_MAX:
             # Most whole answers come in one read.
             self._framing = _OVER
-            self._listener.on_body(None, buffer)
+            listener.on_body(None, buffer)
             return True
+        self._left_bytes = length_bytes
+        self._framing = framing
+        if framing == _OVER:
+            return self._complete(buffer)
         return self.feed(buffer) if buffer else False
-
-    def _read_head(self, lines: list[bytes]) -> bool:
-        """Understand one head; True when it only announces another (1xx)."""
-        status, http_1_0 = _read_status_line(lines[0])
-        if len(lines) > HEADERS_MAX + 1:
-            raise BrokenAnswer(f"more than {HEADERS_MAX} headers")
-        if status < 200:
-            self._interim_count += 1
-            if status == 101 or self._interim_count > INTERIM_ANSWERS_MAX:
-                raise BrokenAnswer(f"status {status}, which nobody asked for")
-            return True
-        del lines[0]
-        kept: list[tuple[bytes, bytes]] = []
-        length = coding = None
-        connection: list[bytes] = []
-        for line in lines:
-            header, about_framing = _lines.get(line) or _learn_line(line)
-            if about_framing:
-                name, value = header
-                if name == b"content-length":
-                    length = value if length is None else b"repeated"
-                    kept.append(header)
-                elif name == b"transfer-encoding":
-                    coding = value if coding is None else b"repeated"
-                elif name == b"connection":
-                    connection += [token.strip(b" \t") for token in value.lower().split(b",")]
-            else:
-                kept.append(header)
-        if http_1_0 and b"keep-alive" not in connection:
-            self.reusable = False
-        self._decide_framing(status, http_1_0, length, coding)
-        if connection:
-            if b"close" in connection:
-                self.reusable = False
-            kept = [header for header in kept if header[0] not in connection]
-        self._listener.on_head(status, kept, self._framing == _CHUNKED)
-        return False
-
-    def _decide_framing(self, status: int, http_1_0: bool, length: bytes | None, coding: bytes | None) -> None:
-        if coding is not None:
-            if length is not None or http_1_0 or coding.lower() != b"chunked":
-                raise BrokenAnswer("an ambiguous length: Transfer-Encoding other than one chunked, or beside Content-Length")
-            self._framing = _CHUNKED
-        elif length is not None:
-            if not length.isdigit() or len(length) > _LENGTH_DIGITS_MAX:
-                raise BrokenAnswer("a Content-Length that is not one number")
-            self._left_bytes = int(length)
-            self._framing = _COUNTED if self._left_bytes else _OVER
-        else:
-            self._framing = _UNTIL_CLOSE
-        if status in (204, 304):
-            self._framing = _OVER
 
     # The body.
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import re
 from email.utils import formatdate
-from functools import lru_cache
 from http import HTTPStatus
 
 from headworks.gateway.http.limits import Headers
@@ -25,10 +24,32 @@ WITHOUT_LENGTH = frozenset({204, 304})
 NOT_PASSED = frozenset(
     b"connection keep-alive proxy-connection te trailer transfer-encoding upgrade content-length date".split()
 )
+_PHRASES = {status.value: status.phrase for status in HTTPStatus}
 _TOKEN = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _NAMES_MAX = 256
 _prefixes: dict[bytes, bytes] = {}
 """CR LF, name and colon, for each name that was found good and may pass."""
+
+
+class FirstLines:
+    """Status lines with the date below, each rendered when the first answer of a second asks for it."""
+
+    __slots__ = ("_lines", "_stale_s")
+
+    def __init__(self) -> None:
+        self._lines: dict[int, bytes] = {}
+        self._stale_s = -math.inf
+
+    def of(self, status: int, now_s: float) -> bytes:
+        if now_s >= self._stale_s:
+            self._lines.clear()
+            self._stale_s = now_s + 1.0
+        return self._lines.get(status) or self._rendered(status)
+
+    def _rendered(self, status: int) -> bytes:
+        phrase = _PHRASES.get(status, "")
+        lines = self._lines[status] = f"HTTP/1.1 {status} {phrase}\r\nDate: {formatdate(usegmt=True)}\r\n".encode()
+        return lines
 
 
 def header_lines(headers: Headers | bytes) -> bytes:
@@ -42,10 +63,10 @@ def header_lines(headers: Headers | bytes) -> bytes:
             parts.append(value)
     except KeyError:
         parts = _judged_parts(headers)
-    values = b"".join(parts[1::2])
-    if 13 in values or 10 in values or 0 in values:
+    lines, count = b"".join(parts), len(parts) // 2
+    if lines.count(b"\r") != count or lines.count(b"\n") != count or 0 in lines:
         raise ValueError(f"a header value holds CR, LF or NUL, among {[name for name, _ in headers]!r}")
-    return b"".join(parts)[2:] + b"\r\n" if parts else b""
+    return lines[2:] + b"\r\n" if parts else b""
 
 
 def _judged_parts(headers: Headers) -> list[bytes]:
@@ -63,38 +84,3 @@ def _judged_parts(headers: Headers) -> list[bytes]:
         if len(_prefixes) < _NAMES_MAX:
             _prefixes[name] = prefix
     return parts
-
-
-@lru_cache(maxsize=128)
-def status_line(status: int) -> bytes:
-    """The first line of an answer, whole."""
-    try:
-        phrase = HTTPStatus(status).phrase
-    except ValueError:
-        phrase = ""
-    return f"HTTP/1.1 {status} {phrase}\r\n".encode()
-
-
-def last_answer(status: int, headers: Headers, date: DateLine, body: bytes, now_s: float) -> bytes:
-    """A whole answer after which the connection ends."""
-    length = b"Content-Length: %d\r\n" % len(body)
-    return b"".join((status_line(status), header_lines(headers), date.at(now_s), length, CLOSE_LINE, b"\r\n", body))
-
-
-class DateLine:
-    """The Date field, rendered once a second by whoever finds it stale."""
-
-    __slots__ = ("line", "stale_s")
-
-    def __init__(self) -> None:
-        self.line = b""
-        self.stale_s = -math.inf
-
-    def render(self, now_s: float) -> None:
-        self.line = b"Date: %b\r\n" % formatdate(usegmt=True).encode()
-        self.stale_s = now_s + 1.0
-
-    def at(self, now_s: float) -> bytes:
-        if now_s >= self.stale_s:
-            self.render(now_s)
-        return self.line

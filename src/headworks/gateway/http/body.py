@@ -1,18 +1,22 @@
 """One request's body that did not come whole with its head: counted, capped, and handed over once.
 
-Its stated length or its chunks say where it ends; this also says whether it may still go on, and holds the bytes until a
-handler takes them. A body that was refused or given up is still counted, and dropped.
+A stated length says where it ends, or its chunks do, which httptools reads (llhttp in its strict mode). This also says
+whether the body may still go on, and holds its bytes until a handler takes them.
 """
 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
+
+import httptools
 
 from headworks.gateway.http.deadlines import NEVER_S
 from headworks.gateway.http.head import body_too_large
-from headworks.gateway.http.limits import HttpError, malformed
-from headworks.gateway.http.reader import ChunkReader
+from headworks.gateway.http.limits import EdgeLimits, malformed
+
+_CHUNKS_FOLLOW = b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
 @dataclass(slots=True, eq=False)
@@ -20,26 +24,19 @@ class RequestBody:
     """`length_bytes` None: chunked. Only the connection that reads it writes its fields."""
 
     length_bytes: int | None
-    bytes_max: int
-    framing_bytes_max: int
+    limits: EdgeLimits
     received_bytes: int = 0
     wire_bytes: int = 0
-    booked: bool = False
-    booked_bytes: int = 0
-    """What the server's sum of unread bodies holds for this one."""
     complete: bool = False
     surplus: bool = False
     """Bytes came after its end."""
-    dropped: bool = False
-    """Nobody will read it any more."""
-    error: HttpError | None = None
+    error: Exception | None = None
+    """It was refused or given up, and nothing of it is kept."""
     total_due_s: float = NEVER_S
     """Set when its time begins to run."""
     waiter: asyncio.Future[None] | None = None
-    content: bytes = b""
-    """The whole body, once complete."""
-    _gathered: bytearray | None = None
-    _chunks: ChunkReader | None = None
+    content: bytearray = field(default_factory=bytearray)
+    _parser: Any = None
 
     def receive(self, received: bytes) -> None:
         """What came from the wire. Errors are kept for whoever reads the body."""
@@ -48,82 +45,63 @@ class RequestBody:
             self._receive_chunks(received)
             return
         left_bytes = self.length_bytes - self.received_bytes
-        if len(received) > left_bytes:
-            self.surplus = True
-            received = received[:left_bytes]
-        self._add(received)
+        self.surplus = len(received) > left_bytes
+        self.on_body(received[:left_bytes])
         if self.received_bytes == self.length_bytes:
-            self._finish()
+            self.on_message_complete()
 
     def _receive_chunks(self, received: bytes) -> None:
-        chunks = self._chunks
-        if chunks is None:
-            chunks = self._chunks = ChunkReader(self._add)
-        error = chunks.read(received)
-        self.surplus = chunks.surplus
-        if error is not None:
-            self.fail(error)
+        if self._parser is None:
+            self._parser = httptools.HttpRequestParser(self)
+            self._parser.feed_data(_CHUNKS_FOLLOW)
+        try:
+            self._parser.feed_data(received)
+        except httptools.HttpParserError as error:
+            self.surplus = self.complete
+            self.fail(malformed(f"The chunked body cannot be read: {error}."))
         self._check_framing()
-        if chunks.complete:
-            self._finish()
-
-    def _add(self, piece: bytes) -> None:
-        """One piece. Pieces are gathered in one buffer, so that many small ones cost no more."""
-        self.received_bytes += len(piece)
-        if self.received_bytes > self.bytes_max:
-            self.fail(body_too_large(self.bytes_max))
-        elif self.dropped:
-            return
-        elif not self.content:
-            self.content = piece
-        else:
-            if self._gathered is None:
-                self._gathered = bytearray(self.content)
-            self._gathered += piece
 
     def _check_framing(self) -> None:
         """Chunk sizes, extensions and trailers are dropped, but they may not cost without end."""
-        framing_bytes = self.wire_bytes - self.received_bytes
-        if framing_bytes > self.framing_bytes_max + self.received_bytes:
+        if self.wire_bytes - self.received_bytes > self.limits.header_bytes_max + self.received_bytes:
             self.fail(malformed("The chunks' sizes, extensions and trailers outweigh the body; send larger chunks."))
 
-    def fail(self, error: HttpError) -> None:
+    def on_message_begin(self) -> None:
+        """For the parser: a request begins, the one whose chunks follow or one too many."""
+        self.surplus = self.complete
+
+    def on_body(self, piece: bytes) -> None:
+        """For the parser: one piece. All are gathered in one buffer, so that many small ones cost no more."""
+        self.received_bytes += len(piece)
+        if self.received_bytes > self.limits.body_bytes_max:
+            self.fail(body_too_large(self.limits.body_bytes_max))
+        elif self.error is None:
+            self.content += piece
+
+    def on_message_complete(self) -> None:
+        """For the parser: it is whole."""
+        self._check_framing()
+        self.complete = self.error is None
+        self._wake()
+
+    def fail(self, error: Exception) -> None:
         """The first error stays; whoever waits or asks later gets it."""
-        if self.error is None and not self.complete:
+        if not self.is_over:
             self.error = error
-            self.drop()
-            self.wake()
-
-    def drop(self) -> None:
-        """Gives it up; what still comes of it is only counted."""
-        self.dropped = True
-        self.content = b""
-        self._gathered = None
-
-    def _finish(self) -> None:
-        if self.error is None:
-            self.complete = True
-            if self._gathered is not None:
-                self.content = bytes(self._gathered)
-                self._gathered = None
-            self.wake()
-
-    def held_bytes(self) -> int:
-        """Memory that waits for a handler."""
-        return 0 if self.dropped else self.received_bytes
+            self.content.clear()
+            self._wake()
 
     @property
     def is_over(self) -> bool:
-        """Nothing of it is waited for: it is whole, or refused, or given up."""
-        return self.complete or self.error is not None or self.dropped
+        """Nothing of it is waited for."""
+        return self.complete or self.error is not None
 
-    def close(self) -> None:
-        """Nothing further will be received."""
-        if self._chunks is not None:
-            self._chunks.close()
-            self._chunks = None
+    def close(self) -> bool:
+        """Nothing further will be received. Whether it is whole."""
+        self._parser = None  # It holds our methods: each body would wait for the collector.
+        self.fail(malformed("The client left before its body was complete."))
+        return self.complete
 
-    def wake(self) -> None:
-        """Lets a reading handler look again."""
+    def _wake(self) -> None:
         if self.waiter is not None and not self.waiter.done():
             self.waiter.set_result(None)

@@ -3,13 +3,12 @@
 A connection sits in exactly one slot. Moving its deadline later, which is what nearly every request does, only writes
 `due_s`: the slot finds out when it comes round and files the connection again. Only an earlier deadline moves it. So a
 slot fires at most `tick_s` late and never early. What the wheel holds is bounded: an entry a connection, a slot a tick up
-to the longest limit.
+to the longest limit. It turns once a tick while anything is filed, and not at all otherwise.
 """
 
 from __future__ import annotations
 
 import asyncio
-import heapq
 import math
 from collections.abc import Callable
 from typing import Protocol
@@ -39,22 +38,26 @@ class DeadlineWheel:
         self._clock_s = clock_s
         self._tick_s = tick_s
         self._slots: dict[int, dict[Watched, None]] = {}
-        self._order: list[int] = []
+        self._turned_slot = 0
+        """Up to here all has come round."""
         self._timer: asyncio.TimerHandle | None = None
-        self._timer_slot = UNFILED
-        self._slot_min = 0
 
     def watch(self, watched: Watched, due_s: float) -> None:
         """Sets the deadline; `NEVER_S` stands for none."""
         watched.due_s = due_s
         filed_slot = watched.wheel_slot
-        if filed_slot != UNFILED and filed_slot * self._tick_s <= due_s:
-            return  # Later, or none: the slot finds out when it comes round.
-        if due_s is NEVER_S:
-            return
         if filed_slot != UNFILED:
+            if filed_slot * self._tick_s <= due_s:
+                return  # Later, or none: the slot finds out when it comes round.
             self._slots[filed_slot].pop(watched, None)
-        self._file(watched, max(int(due_s / self._tick_s) + 1, self._slot_min))
+        elif due_s == NEVER_S:
+            return
+        if self._timer is None:
+            self._turned_slot = int(self._clock_s() / self._tick_s)
+            self._set_timer(self._tick_s)
+        slot = max(int(due_s / self._tick_s), self._turned_slot) + 1
+        watched.wheel_slot = slot
+        self._slots.setdefault(slot, {})[watched] = None
 
     def forget(self, watched: Watched) -> None:
         """Takes out a connection that is gone."""
@@ -65,45 +68,31 @@ class DeadlineWheel:
 
     def close(self) -> None:
         """Lets go of the timer; nothing fires afterwards."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
         self._slots.clear()
-        self._order.clear()
-
-    def _file(self, watched: Watched, slot: int) -> None:
-        watched.wheel_slot = slot
-        filed = self._slots.get(slot)
-        if filed is None:
-            self._slots[slot] = {watched: None}
-            heapq.heappush(self._order, slot)
-            if self._timer is None or slot < self._timer_slot:
-                self._set_timer()
-        else:
-            filed[watched] = None
-
-    def _set_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer_slot = self._order[0]
-        delay_s = max(0.0, self._timer_slot * self._tick_s - self._clock_s())
+
+    def _set_timer(self, delay_s: float) -> None:
         self._timer = asyncio.get_running_loop().call_later(delay_s, self._turn)
 
     def _turn(self) -> None:
-        self._timer = None
         now_s = self._clock_s()
+        now_slot = int(now_s / self._tick_s)
         fired = 0
-        while self._order and self._order[0] * self._tick_s <= now_s and fired < _FIRED_PER_TURN_MAX:
-            # A deadline already in the past is filed after the slot in hand, which may then be taken out by its place.
-            self._slot_min = self._order[0] + 1
-            filed = self._slots[self._order[0]]
+        while self._turned_slot < now_slot and fired < _FIRED_PER_TURN_MAX:
+            # Counted as turned first: a deadline already in the past is filed after the slot in hand.
+            self._turned_slot += 1
+            filed = self._slots.get(self._turned_slot, {})
             while filed and fired < _FIRED_PER_TURN_MAX:
                 fired += 1
                 self._come_round(filed.popitem()[0], now_s)
-            if not filed:
-                del self._slots[heapq.heappop(self._order)]
-        if self._order and self._timer is None:
-            self._set_timer()
+            if filed:
+                self._turned_slot -= 1
+            else:
+                self._slots.pop(self._turned_slot, None)
+        self._timer = None
+        if self._slots:
+            self._set_timer(self._tick_s if fired < _FIRED_PER_TURN_MAX else 0)
 
     def _come_round(self, watched: Watched, now_s: float) -> None:
         watched.wheel_slot = UNFILED
@@ -111,5 +100,5 @@ class DeadlineWheel:
         if due_s <= now_s:
             watched.due_s = NEVER_S
             watched.deadline_passed(now_s)
-        elif due_s is not NEVER_S:
+        else:
             self.watch(watched, due_s)

@@ -3,13 +3,18 @@
 The exchange owns the framing of the answer. A handler says `respond`, or `start`, `write` …, `finish`; whatever becomes of
 the client meanwhile, these calls stay safe and do nothing once `gone` is set. An answer that cannot be finished is
 aborted: the client must see a broken connection, never a clean end.
+
+It also runs its handler, from one future to the next. What an `asyncio.Task` does beyond that costs more than the rest of
+an ordinary request's stay: the first step waits for another turn of the loop, and every task is entered in a table of all
+tasks. Handlers await futures and `asyncio.sleep`; what needs a current task (`asyncio.timeout`) needs a task of its own.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import TYPE_CHECKING, cast
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from headworks.gateway.http.answer import (
     CHUNKED_LINES,
@@ -18,12 +23,9 @@ from headworks.gateway.http.answer import (
     LAST_CHUNK,
     WITHOUT_LENGTH,
     header_lines,
-    status_line,
 )
 from headworks.gateway.http.body import RequestBody
-from headworks.gateway.http.head import RequestLine
-from headworks.gateway.http.limits import Headers, HttpError, malformed
-from headworks.gateway.http.running import Running
+from headworks.gateway.http.limits import Headers
 
 if TYPE_CHECKING:
     from headworks.gateway.http.connection import Connection
@@ -32,6 +34,7 @@ _JOINED_BYTES_MAX = 65_536
 """Up to here head and body leave in one write; beyond, copying the body would cost more than a second write."""
 
 
+@dataclass(slots=True, eq=False)
 class Exchange:
     """Attributes without an underscore are for handlers to read; only this module and its connection write them.
 
@@ -41,98 +44,117 @@ class Exchange:
     Headers of an answer are pairs, or whole lines that `header_lines` has made of such pairs.
     """
 
-    # fmt: off
-    __slots__ = (
-        "_body", "_closes", "_connection", "_gone_callbacks", "_left_bytes", "_open", "_pause", "_paused", "_resume",
-        "_transport", "body_ready", "chunked", "finished", "gone", "gone_reason", "headers", "http_1_0", "method", "path",
-        "peer", "query", "received_s", "started", "task",
-    )
-    # fmt: on
+    _connection: Connection
+    _transport: asyncio.Transport
+    method: str
+    path: str
+    query: str
+    http_1_0: bool
+    headers: dict[bytes, bytes]
+    peer: str
+    body_ready: bytes | None
+    _body: RequestBody | None
+    received_s: float
+    coroutine: Coroutine[Any, Any, None] | None = None
+    """The handler, until it has ended."""
+    _awaited: asyncio.Future[Any] | None = None
+    _cancelled: bool = False
+    """While it ran: what it awaits next is cancelled."""
+    started: bool = False
+    chunked: bool = False
+    finished: bool = False
+    gone: bool = False
+    gone_reason: str = ""
+    _open: bool = False
+    _left_bytes: int | None = None
+    _pause: Callable[[], None] | None = None
+    _resume: Callable[[], None] | None = None
+    _gone_callbacks: tuple[Callable[[], None], ...] = ()
 
-    def __init__(
-        self,
-        connection: Connection,
-        transport: asyncio.Transport,
-        body_ready: bytes | None,
-        body: RequestBody | None,
-        line: RequestLine,
-        headers: dict[bytes, bytes],
-        received_s: float,
-    ) -> None:
-        self._connection = connection
-        self._transport = transport
-        self.body_ready = body_ready
-        self._body = body
-        self._paused = connection.write_paused
-        self._open = self._closes = False
-        self._left_bytes: int | None = None
-        self._pause: Callable[[], None] | None = None
-        self._resume: Callable[[], None] | None = None
-        self._gone_callbacks: list[Callable[[], None]] | None = None
-        self.method = line.method
-        self.path = line.path
-        self.query = line.query
-        self.http_1_0 = line.http_1_0
-        self.headers = headers
-        self.peer = connection.peer
-        self.received_s = received_s
-        self.started = self.finished = self.chunked = self.gone = False
-        self.gone_reason = ""
-        self.task: Running | None = None
+    # The handler.
+
+    def step(self, _woken: object = None) -> None:
+        """Runs it until it awaits something that is not there yet; called again when that is there."""
+        coroutine = self.coroutine
+        assert coroutine is not None, "it has not ended"
+        self._awaited = None
+        try:
+            awaited = coroutine.send(None)
+            if awaited is None:  # `asyncio.sleep(0)`: a turn of the loop.
+                awaited = asyncio.get_running_loop().create_future()
+                asyncio.get_running_loop().call_soon(_wake, awaited)
+            else:
+                awaited._asyncio_future_blocking = False  # How a future learns that it was taken up.
+            self._awaited = awaited
+            awaited.add_done_callback(self.step)
+            if self._cancelled:
+                self._cancelled = False
+                awaited.cancel()
+        except StopIteration:
+            self._connection.server.handler_ended(self, None)
+        except (Exception, asyncio.CancelledError) as error:
+            self._connection.server.handler_ended(self, error)
+
+    @property
+    def task(self) -> Exchange | None:
+        """What runs here and can be cancelled; None once that has ended."""
+        return None if self.coroutine is None else self
+
+    def cancel(self) -> None:
+        """What its handler awaits is cancelled, and so the handler hears of it."""
+        if self._awaited is None:
+            self._cancelled = True
+        else:
+            self._awaited.cancel()
+
+    # The client.
 
     def on_gone(self, callback: Callable[[], None]) -> None:
         """Calls back once when the client is gone, at once if it is. Nothing is called after a clean finish."""
         if self.gone:
             callback()
-        elif self._gone_callbacks is None:
-            self._gone_callbacks = [callback]
         else:
-            self._gone_callbacks.append(callback)
+            self._gone_callbacks += (callback,)
 
     def on_flow(self, pause: Callable[[], None], resume: Callable[[], None]) -> None:
         """Calls `pause` when the client falls behind (at once if it has) and `resume` when it has caught up."""
         self._pause = pause
         self._resume = resume
-        if self._paused:
+        if self._connection.write_paused:
             pause()
 
     async def read_body(self) -> bytes:
         """The body, asked for now: a client that waits for `100 Continue` gets it here, so after authentication."""
-        if self.body_ready is not None:
-            return self.body_ready
-        body = cast(RequestBody, self._body)
+        body = self._body
+        if body is None:
+            return self.body_ready or b""
         while not body.complete:
             if body.error is not None:
                 raise body.error
-            if self.gone:
-                raise malformed("The client left before its body was complete.")
-            if body.dropped:
-                raise RuntimeError("the body was given up when the answer began")
             self._connection.ask_for_body(body)
             body.waiter = asyncio.get_running_loop().create_future()
             await body.waiter
-        if body.booked:
-            self._connection.server.release_unread(self._connection, body)
-        return body.content
+        self._connection.server.book_unread(self._connection, 0)
+        return bytes(body.content)
+
+    # The answer.
 
     def respond(self, status: int, headers: Headers | bytes, body: bytes) -> None:
         """The whole answer. Its length is stated, and a HEAD request gets the head alone."""
+        framing = b"\r\n" if status in WITHOUT_LENGTH else b"Content-Length: %d\r\n\r\n" % len(body)
+        if status in WITHOUT_LENGTH or self.method == "HEAD":
+            body = b""
         connection = self._connection
         now_s = connection.server.clock_s()
-        without_length = status in WITHOUT_LENGTH
-        framing = b"\r\n" if without_length else b"Content-Length: %d\r\n\r\n" % len(body)
-        head = self._begin(status, headers, framing, False, now_s)
-        self.finished = True
-        if self.gone:
-            return
-        if without_length or self.method == "HEAD":
-            self._transport.write(head)
-        elif len(body) <= _JOINED_BYTES_MAX:
-            self._transport.write(head + body)
+        if len(body) <= _JOINED_BYTES_MAX:
+            self._begin(status, headers, framing, now_s, body)
         else:
-            self._transport.write(head)
-            self._transport.write(body)
-        connection.exchange_finished(self._closes, now_s)
+            self._begin(status, headers, framing, now_s, b"")
+            if not self.gone:
+                self._transport.write(body)
+        self.finished = True
+        if not self.gone:
+            connection.exchange_finished(now_s)
 
     def start(self, status: int, headers: Headers | bytes, length: int | None) -> None:
         """Begins an answer of `length` bytes; None: chunked, or ended by closing where the client speaks HTTP/1.0."""
@@ -142,14 +164,34 @@ class Exchange:
             framing = b"Content-Length: %d\r\n\r\n" % length
         else:
             framing = CHUNKED_LINES if chunked else b"\r\n"
-        closes = length is None and has_body and not chunked
-        head = self._begin(status, headers, framing, closes, self._connection.server.clock_s())
+        connection = self._connection
+        if length is None and has_body and not chunked:
+            connection.keep_alive = False
+        self._begin(status, headers, framing, connection.server.clock_s(), b"")
+        if not self.gone:
+            self.chunked = chunked
+            self._left_bytes = length
+            self._open = has_body
+
+    def _begin(self, status: int, headers: Headers | bytes, framing: bytes, now_s: float, body: bytes) -> None:
+        """Writes the head, by which the connection's fate is settled. `framing`: its last lines, the empty one included."""
+        if self.started or self.finished:
+            raise RuntimeError("this exchange was answered already")
         if self.gone:
+            self.started = True
             return
-        self.chunked = chunked
-        self._left_bytes = length
-        self._open = has_body
-        self._transport.write(head)
+        fields = headers if type(headers) is bytes else header_lines(headers)
+        connection = self._connection
+        server = connection.server
+        if self._body is not None:
+            connection.give_up(self._body)
+        if not connection.keep_alive or server.draining:
+            connection.keep_alive = False
+            ours = CLOSE_LINE
+        else:
+            ours = KEEP_ALIVE_LINE if self.http_1_0 else b""
+        self.started = True
+        self._transport.write(b"".join((server.first_lines.of(status, now_s), fields, ours, framing, body)))
 
     def write(self, payload: bytes) -> None:
         """A piece of the answer, framed as `start` decided."""
@@ -164,7 +206,7 @@ class Exchange:
                     raise RuntimeError("more was written than the answer's stated length")
                 self._left_bytes -= len(payload)
             self._transport.write(payload)
-        if self._paused:
+        if self._connection.write_paused:
             self._connection.wrote_while_paused(len(payload))
 
     def write_raw(self, raw: bytes) -> None:
@@ -175,7 +217,7 @@ class Exchange:
         if not self.chunked:
             raise RuntimeError("raw chunks in an answer that is not chunked")
         self._transport.write(raw)
-        if self._paused:
+        if self._connection.write_paused:
             self._connection.wrote_while_paused(len(raw))
 
     def finish(self) -> None:
@@ -187,12 +229,11 @@ class Exchange:
             self.abort()
             return
         self.finished = True
-        if self.gone:
-            return
-        if self.chunked:
-            self._transport.write(LAST_CHUNK)
-        self._open = False
-        self._connection.exchange_finished(self._closes, self._connection.server.clock_s())
+        if not self.gone:
+            if self.chunked:
+                self._transport.write(LAST_CHUNK)
+            self._open = False
+            self._connection.exchange_finished(self._connection.server.clock_s())
 
     def abort(self) -> None:
         """Breaks the connection, so that no client takes what it has for the whole. What was written still goes out."""
@@ -205,56 +246,30 @@ class Exchange:
             # there the end must be a reset.
             self._connection.break_off(reset=not self.chunked and not self._left_bytes)
 
-    def fail(self, error: HttpError, headers: Headers, body: bytes) -> None:
-        """Answers with an error if nothing was begun; otherwise there is no second answer, only a broken one."""
-        if self.started:
-            self.abort()
-        else:
-            self.respond(error.status, [*headers, *error.headers], body)
+    def _check_started(self) -> None:
+        if not self.started:
+            raise RuntimeError("nothing was started")
+
+    # What its connection tells.
 
     def lose(self, reason: str) -> None:
-        """For the connection: the client is gone. Handlers hear of it once, unless they had finished."""
+        """The client is gone. Handlers hear of it once, unless they had finished."""
         if self.finished or self.gone:
             return
         self.gone = True
         self.gone_reason = reason
         self._open = False
-        if self._body is not None:
-            self._body.wake()
-        callbacks, self._gone_callbacks = self._gone_callbacks, None
-        for callback in callbacks or ():
+        callbacks, self._gone_callbacks = self._gone_callbacks, ()
+        for callback in callbacks:
             self._connection.guarded(callback)
 
-    def flow(self, paused: bool) -> None:
-        """For the connection: the write buffer passed its mark, up or down."""
-        self._paused = paused
-        callback = self._pause if paused else self._resume
+    def flow(self) -> None:
+        """The write buffer passed its mark, up or down."""
+        callback = self._pause if self._connection.write_paused else self._resume
         if callback is not None:
             callback()
 
-    def _begin(self, status: int, headers: Headers | bytes, framing: bytes, closes: bool, now_s: float) -> bytes:
-        """The head, on whose sending the connection's fate is settled. `framing`: its last lines, the empty one included."""
-        if self.started or self.finished:
-            raise RuntimeError("this exchange was answered already")
-        if self.gone:
-            self.started = True
-            return b""
-        connection = self._connection
-        server = connection.server
-        date = server.date
-        if now_s >= date.stale_s:
-            date.render(now_s)
-        if not closes:
-            # What has not come of the request's body by now is not waited for.
-            given_up = self._body is not None and connection.gives_up(self._body)
-            closes = given_up or not connection.keep_alive or server.draining
-        ours = CLOSE_LINE if closes else KEEP_ALIVE_LINE if self.http_1_0 else b""
-        fields = headers if type(headers) is bytes else header_lines(headers)
-        head = b"".join((status_line(status), fields, date.line, ours, framing))
-        self.started = True
-        self._closes = closes
-        return head
 
-    def _check_started(self) -> None:
-        if not self.started:
-            raise RuntimeError("nothing was started")
+def _wake(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

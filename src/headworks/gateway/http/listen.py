@@ -8,6 +8,7 @@ last of 32 new clients waited 2.6 s (2026-11-29).
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import socket
 import stat
@@ -16,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 ACCEPTED_PER_TURN_MAX = 64
+_PROBES = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
 PAUSE_S = 0.1
 """How long nothing is accepted after the system had no descriptor, or no memory, for one more connection."""
 
@@ -44,14 +46,12 @@ class Listener:
         self._give_up_spare()
 
     def _go_on(self) -> None:
-        self._pause = None
         try:
             if self._spare is None:
                 self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
-            self._wait()
-        else:
             self._loop.add_reader(self._listening, self._accept)
+        except OSError:
+            self._starve()
 
     def _accept(self) -> None:
         for _ in range(ACCEPTED_PER_TURN_MAX):
@@ -60,8 +60,7 @@ class Listener:
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError:
-                self._shed()
-                self._wait()
+                self._starve()
                 return
             peer = address[0] if isinstance(address, tuple) else "unix"
             task = self._loop.create_task(self._connect(accepted, peer))
@@ -74,16 +73,12 @@ class Listener:
         except OSError:
             accepted.close()
 
-    def _shed(self) -> None:
-        """Accepts and closes those who wait now."""
+    def _starve(self) -> None:
+        """There is no descriptor for one more: closes those who wait now, and accepts nobody for a while."""
         self._give_up_spare()
-        for _ in range(ACCEPTED_PER_TURN_MAX):
-            try:
+        with contextlib.suppress(OSError):
+            for _ in range(ACCEPTED_PER_TURN_MAX):
                 self._listening.accept()[0].close()
-            except OSError:
-                return
-
-    def _wait(self) -> None:
         self._loop.remove_reader(self._listening)
         self._pause = self._loop.call_later(PAUSE_S, self._go_on)
 
@@ -99,18 +94,15 @@ async def listen_on_port(host: str, port: int) -> list[socket.socket]:
     name = None if host == "*" else host
     found = await loop.getaddrinfo(name, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     sockets: list[socket.socket] = []
-    try:
+    with contextlib.ExitStack() as opened:
         for family, kind, protocol, _, address in dict.fromkeys(found):
             if port == 0 and sockets:  # All addresses of one host share the port that the first one was given.
                 address = (address[0], sockets[0].getsockname()[1], *address[2:])
-            listening = socket.socket(family, kind, protocol)
-            sockets.append(listening)
+            listening = opened.enter_context(socket.socket(family, kind, protocol))
             _set_options(listening)
             listening.bind(address)
-    except OSError:
-        for listening in sockets:
-            listening.close()
-        raise
+            sockets.append(listening)
+        opened.pop_all()
     return sockets
 
 
@@ -119,7 +111,7 @@ def _set_options(listening: socket.socket) -> None:
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    for option, value in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3)):
+    for option, value in _PROBES:
         if hasattr(socket, option):
             listening.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
     if listening.family == socket.AF_INET6:
@@ -136,13 +128,10 @@ def listen_on_path(path: str) -> socket.socket:
     place = Path(path)
     if place.exists() and stat.S_ISSOCK(place.stat().st_mode) and not _answers(path):
         place.unlink()
-    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        listening.setblocking(False)
+    with contextlib.ExitStack() as opened:
+        listening = opened.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
         listening.bind(path)
-    except OSError:
-        listening.close()
-        raise
+        opened.pop_all()
     return listening
 
 

@@ -14,14 +14,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from headworks.gateway.http.answer import DateLine, last_answer
-from headworks.gateway.http.body import RequestBody
+from headworks.gateway.http.answer import CLOSE_LINE, FirstLines, header_lines
 from headworks.gateway.http.connection import Connection
 from headworks.gateway.http.deadlines import DeadlineWheel
 from headworks.gateway.http.exchange import Exchange
 from headworks.gateway.http.limits import EdgeLimits, HttpError
 from headworks.gateway.http.listen import Listener, listen_on_path, listen_on_port
-from headworks.gateway.http.running import Running
 
 Handler = Callable[[Exchange], Coroutine[Any, Any, None]]
 ErrorBody = Callable[[int, str, str], tuple[list[tuple[bytes, bytes]], bytes]]
@@ -37,9 +35,6 @@ class Counters:
     faults: int = 0
     errors: dict[int, int] = field(default_factory=dict)
     closed: dict[str, int] = field(default_factory=dict)
-
-    def count_error(self, status: int) -> None:
-        self.errors[status] = self.errors.get(status, 0) + 1
 
 
 class Server:
@@ -61,8 +56,8 @@ class Server:
         self.allowed = allowed
         """The methods a path takes, or None for a path that is not there. It always says the same of the same path."""
         self.clock_s = clock_s
-        self.error_body = error_body
-        self.date = DateLine()
+        self._error_body = error_body
+        self.first_lines = FirstLines()
         self.wheel = DeadlineWheel(clock_s)
         self.counters = Counters()
         self.connections: set[Connection] = set()
@@ -70,8 +65,9 @@ class Server:
         """Those whose handler still runs, answered or not. Bounded by `connections_max` and the handlers' own ends."""
         self.draining = False
         self.unread_bytes = 0
+        self._unread: dict[Connection, int] = {}
+        """What each connection holds of that, the longest holder first."""
         self._unread_paused: dict[Connection, None] = {}
-        self._read_on: Connection | None = None
         self._places: dict[str, int] = {}
         self._listeners: list[Listener] = []
         self._paths: list[Path] = []
@@ -110,120 +106,98 @@ class Server:
     async def close(self, deadline_s: float) -> None:
         """Stops accepting, waits for what runs, and after `deadline_s` cuts off the rest."""
         self.stop_accepting()
-        if self.connections or self.exchanges:
-            self._emptied.clear()
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._emptied.wait(), deadline_s)
+        self._check_emptied()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._emptied.wait(), deadline_s)
         for connection in list(self.connections):
             connection.abort("deadline")
         for exchange in list(self.exchanges):
-            if exchange.task is not None:
-                exchange.task.cancel()
-        if self.connections or self.exchanges:
-            self._emptied.clear()
-            await self._emptied.wait()
+            exchange.cancel()
+        self._check_emptied()
+        await self._emptied.wait()
         self.wheel.close()
 
-    # What connections ask.
+    def _check_emptied(self) -> None:
+        if self.connections or self.exchanges:
+            self._emptied.clear()
+        else:
+            self._emptied.set()
 
-    def admit(self, connection: Connection) -> HttpError | None:
-        """A place for a new connection, or why there is none."""
-        peer = connection.peer
+    # Connections.
+
+    def admit(self, connection: Connection) -> bytes | None:
+        """Gives a new connection a place, or says what it is told instead."""
+        limits, peer = self.limits, connection.peer
+        if self.draining:  # It was accepted in the turn in which the port closed.
+            return b""
         held = self._places.get(peer, 0)
-        if len(self.connections) >= self.limits.connections_max or (
-            held >= self.limits.connections_per_address_max and peer != "unix"
-        ):
+        if len(self.connections) >= limits.connections_max or (held >= limits.connections_per_address_max and peer != "unix"):
             self.counters.refused += 1
-            return HttpError(503, "gateway_overloaded", "There are too many connections; close idle ones or come back later.")
+            message = "There are too many connections; close idle ones or come back later."
+            return self.last_answer(HttpError(503, "gateway_overloaded", message))
         self.counters.accepted += 1
         self.connections.add(connection)
         self._places[peer] = held + 1
         return None
 
     def forget(self, connection: Connection, reason: str) -> None:
-        """Its place is free again."""
+        """Its place is free again, if it had one."""
+        if connection not in self.connections:
+            return
         self.connections.discard(connection)
         self.counters.closed[reason] = self.counters.closed.get(reason, 0) + 1
-        held = self._places[connection.peer] - 1
-        if held:
-            self._places[connection.peer] = held
-        else:
+        self._places[connection.peer] -= 1
+        if not self._places[connection.peer]:
             del self._places[connection.peer]
         self._check_emptied()
 
-    def count_unread(self, connection: Connection, body: RequestBody) -> None:
-        """Books what a body holds. Past the bound, connections are not read until others' bodies are taken or given up.
+    def book_unread(self, connection: Connection, held_bytes: int) -> None:
+        """Books what a connection holds of a body nobody has read yet; 0: it was taken, or given up.
 
-        One is always read on, or bodies that are all half here would wait for each other until their deadlines. So the
-        bound is `unread_bytes_max`, one body more, and for each connection the one read that met the bound.
+        Past the bound, connections are not read until others' bodies are out of the way. The longest holder is always
+        read on, or bodies that are all half here would wait for each other until their deadlines. So the bound is
+        `unread_bytes_max`, one body more, and for each connection the one read that met the bound.
         """
-        held_bytes = body.held_bytes()
-        self.unread_bytes += held_bytes - body.booked_bytes
-        body.booked = True
-        body.booked_bytes = held_bytes
-        if self.unread_bytes > self.limits.unread_bytes_max and not body.complete:
-            if self._read_on is None:
-                self._read_on = connection
-            if self._read_on is not connection:
-                self._unread_paused[connection] = None
-                connection.pause_reading()
+        unread, paused = self._unread, self._unread_paused
+        more_bytes = held_bytes - unread.get(connection, 0)
+        self.unread_bytes += more_bytes
+        if held_bytes:
+            unread[connection] = held_bytes
+        else:
+            unread.pop(connection, None)
+        is_over = self.unread_bytes > self.limits.unread_bytes_max
+        if more_bytes > 0 and is_over and next(iter(unread)) is not connection:
+            paused[connection] = None
+            connection.pause_reading()
+        elif more_bytes < 0 and paused:
+            for going_on in [connection, next(iter(unread), connection)] if is_over else list(paused):
+                if going_on in paused:
+                    del paused[going_on]
+                    going_on.resume_reading()
 
-    def release_unread(self, connection: Connection, body: RequestBody) -> None:
-        """A body was taken by its handler or given up."""
-        self.unread_bytes -= body.booked_bytes
-        body.booked = False
-        body.booked_bytes = 0
-        if connection in self._unread_paused:
-            self._resume(connection)  # An end of stream must be seen, whatever became of the body.
-        if self._read_on is connection:
-            self._read_on = next(iter(self._unread_paused), None)
-            if self._read_on is not None:
-                self._resume(self._read_on)
-        if self.unread_bytes <= self.limits.unread_bytes_max:
-            self._read_on = None
-            for paused in list(self._unread_paused):
-                self._resume(paused)
-
-    def _resume(self, connection: Connection) -> None:
-        del self._unread_paused[connection]
-        connection.resume_reading()
+    # Exchanges.
 
     def launch(self, exchange: Exchange) -> None:
-        """Runs the handler, as far as it comes at once; the server holds it until it ends."""
+        """Runs the handler, as far as it comes at once; the server holds the exchange until it ends."""
         self.exchanges.add(exchange)
-        exchange.task = task = Running(self._handler(exchange), exchange, self._handler_ended)
-        task.step()
+        exchange.coroutine = self._handler(exchange)
+        exchange.step()
 
-    def answer_error(self, exchange: Exchange, error: HttpError) -> None:
-        self.counters.count_error(error.status)
-        exchange.fail(error, *self.error_body(error.status, error.code, error.message))
-
-    def last_answer(self, error: HttpError) -> bytes:
-        """To bytes that are no request, or for which there is no place: the connection ends with it."""
-        self.counters.count_error(error.status)
-        headers, body = self.error_body(error.status, error.code, error.message)
-        return last_answer(error.status, [*headers, *error.headers], self.date, body, self.clock_s())
-
-    def count_fault(self, fault: BaseException) -> None:
-        self.counters.faults += 1
-        if self._on_fault is not None:
-            self._on_fault(fault)
-
-    def _handler_ended(self, exchange: Exchange, error: BaseException | None) -> None:
+    def handler_ended(self, exchange: Exchange, error: BaseException | None) -> None:
         """Sees to it that no exchange is left without an end, whatever became of its handler."""
+        exchange.coroutine = None  # They hold each other.
         if error is not None or not exchange.finished:
-            self._end(exchange, error)
-        exchange.task = None  # They hold each other.
+            self._settle(exchange, error)
         self.exchanges.discard(exchange)
-        if not self.exchanges:
+        if self.draining:
             self._check_emptied()
 
-    def _end(self, exchange: Exchange, error: BaseException | None) -> None:
+    def _settle(self, exchange: Exchange, error: BaseException | None) -> None:
+        if error is None and not exchange.gone:
+            error = RuntimeError("the handler ended without an end to its answer")
         try:
             if isinstance(error, HttpError):
                 self.answer_error(exchange, error)
-            elif error is None and not exchange.gone:
-                raise RuntimeError("the handler ended without an end to its answer")
             elif isinstance(error, Exception):
                 raise error
         except Exception as fault:
@@ -233,6 +207,27 @@ class Server:
         finally:
             exchange.abort()
 
-    def _check_emptied(self) -> None:
-        if not self.connections and not self.exchanges:
-            self._emptied.set()
+    def answer_error(self, exchange: Exchange, error: HttpError) -> None:
+        """Answers with an error if nothing was begun; otherwise there is no second answer, only a broken one."""
+        headers, body = self._counted_error(error)
+        if exchange.started:
+            exchange.abort()
+        else:
+            exchange.respond(error.status, headers, body)
+
+    def last_answer(self, error: HttpError) -> bytes:
+        """To bytes that are no request, or for which there is no place: the connection ends with it."""
+        headers, body = self._counted_error(error)
+        first = self.first_lines.of(error.status, self.clock_s())
+        length = b"Content-Length: %d\r\n\r\n" % len(body)
+        return b"".join((first, header_lines(headers), CLOSE_LINE, length, body))
+
+    def _counted_error(self, error: HttpError) -> tuple[list[tuple[bytes, bytes]], bytes]:
+        self.counters.errors[error.status] = self.counters.errors.get(error.status, 0) + 1
+        headers, body = self._error_body(error.status, error.code, error.message)
+        return [*headers, *error.headers], body
+
+    def count_fault(self, fault: BaseException) -> None:
+        self.counters.faults += 1
+        if self._on_fault is not None:
+            self._on_fault(fault)
