@@ -76,8 +76,8 @@ def _read_status_line(line: bytes) -> tuple[int, bool]:
 
 
 def _read_head(head: bytes) -> _Head | None:
-    """Understand one head, its empty line included; None when it only announces another (1xx)."""
-    lines = head[:-4].split(b"\r\n")
+    """Understand one head, without its empty line; None when it only announces another (1xx)."""
+    lines = head.split(b"\r\n")
     status, http_1_0 = _read_status_line(lines[0])
     if len(lines) > HEADERS_MAX + 1:
         raise BrokenAnswer(f"more than {HEADERS_MAX} headers")
@@ -188,19 +188,17 @@ class AnswerReader:
     # The head.
 
     def _feed_head(self, received: bytes) -> bool:
-        buffer, searched = received, 0
-        if self._held:
-            buffer, searched = self._held + received, max(0, len(self._held) - 3)
+        rest = self._held + received
         while True:
-            end = buffer.find(b"\r\n\r\n", searched) + 4
-            if end > HEAD_BYTES_MAX or (end < 4 and len(buffer) > HEAD_BYTES_MAX):
+            buffer = rest
+            text, ended, rest = buffer.partition(b"\r\n\r\n")
+            if len(text) > HEAD_BYTES_MAX:
                 raise BrokenAnswer(f"a head over {HEAD_BYTES_MAX} bytes")
-            if end < 4:
+            if not ended:
                 self._held = buffer
                 return False
-            text, buffer = buffer[:end], buffer[end:]
+            self._held = b""
             head = _heads.get(text) or _read_head(text)
-            self._held, searched = b"", 0
             if head is not None:
                 break
             self._interim_count += 1
@@ -209,16 +207,16 @@ class AnswerReader:
         status, headers, framing, length_bytes, self.reusable = head
         listener = self._listener
         listener.on_head(status, headers, framing == _CHUNKED)
-        if framing == _COUNTED and len(buffer) == length_bytes < BODY_LINE_BYTES_MAX:
+        if framing == _COUNTED and len(rest) == length_bytes < BODY_LINE_BYTES_MAX:
             # Most whole answers come in one read.
             self._framing = _OVER
-            listener.on_body(None, buffer)
+            listener.on_body(None, rest)
             return True
         self._left_bytes = length_bytes
         self._framing = framing
         if framing == _OVER:
-            return self._complete(buffer)
-        return self.feed(buffer) if buffer else False
+            return self._complete(rest)
+        return self.feed(rest) if rest else False
 
     # The body.
 

@@ -106,15 +106,16 @@ class Connection(asyncio.Protocol):
             self.end("client_closed")
 
     def pause_writing(self) -> None:
-        self._paused_bytes = 0
         if self._state <= _SERVING:
             self.server.wheel.watch(self, self.server.clock_s() + self.server.limits.write_stall_s)
-        self.write_paused = True
-        if self._exchange is not None:
-            self.guarded(self._exchange.flow)
+        self._paused_bytes = 0
+        self._flow(True)
 
     def resume_writing(self) -> None:
-        self.write_paused = False
+        self._flow(False)
+
+    def _flow(self, paused: bool) -> None:
+        self.write_paused = paused
         if self._state <= _SERVING:
             self._arm()
         if self._exchange is not None:
@@ -145,9 +146,13 @@ class Connection(asyncio.Protocol):
     def _repeated_received(self, head: Head, data: bytes) -> bool:
         """Serves the last request's head again, where only the digits of its length differ; they are judged as ever."""
         start = head.before_bytes
-        end = data.find(b"\r", start, start + LENGTH_DIGITS_MAX + 1)
-        if not (data.startswith(head.before) and data.startswith(head.after, end)):
+        end = start + len(head.digits)
+        if data[:start] != head.before:
             return False
+        if data[end : end + head.after_bytes] != head.after:
+            end = data.find(b"\r", start, start + LENGTH_DIGITS_MAX + 1)
+            if end < 0 or not data.startswith(head.after, end):
+                return False
         digits, fields, length_bytes = data[start:end], head.fields, head.length_bytes
         if digits != head.digits:
             if not digits.isdigit() or not 0 < (length_bytes := int(digits)) <= self.server.limits.body_bytes_max:
@@ -190,10 +195,10 @@ class Connection(asyncio.Protocol):
         server.counters.requests += 1
         body_ready, body = (rest, None) if len(rest) == length_bytes else (None, RequestBody(length_bytes, server.limits))
         self._body = body
+        now_s = server.clock_s()
         self._exchange = Exchange(
-            self, self._transport, line.method, line.path, line.query, line.http_1_0, fields, self.peer, body_ready, body,
-            server.clock_s(),
-        )  # fmt: skip
+            self, self._transport, line, line.method, line.path, fields, self.peer, body_ready, body, now_s
+        )
         if body is not None:
             self._dropped_bytes = 0
             self._body_received(rest)
@@ -290,33 +295,25 @@ class Connection(asyncio.Protocol):
     # Deadlines.
 
     def _arm(self) -> None:
-        """Sets the deadline of the state it is in. A client that does not read is watched for that, until it closes."""
-        limits = self.server.limits
+        """Sets the deadline of the state it is in. A client that does not read is watched for that alone, until it closes."""
+        if self.write_paused and self._state <= _SERVING:
+            return
+        limits, body, now_s = self.server.limits, self._body, self.server.clock_s()
         if self._state == _CLOSING:
-            allowed_s = limits.write_stall_s
+            due_s = now_s + limits.write_stall_s
         elif self._state == _LINGERING:
-            allowed_s = limits.linger_s
-        elif self.write_paused:
-            return
-        elif self._state == _SERVING:
-            self._arm_body(self._body)
-            return
+            due_s = now_s + limits.linger_s
+        elif self._state == _AWAITING:
+            due_s = now_s + (limits.header_s if self._begun or not self._served else limits.idle_s)
+        elif body is None or body.is_over or (self._continue_asked and not body.wire_bytes):
+            due_s = NEVER_S
         else:
-            allowed_s = limits.header_s if self._begun or not self._served else limits.idle_s
-        self.server.wheel.watch(self, self.server.clock_s() + allowed_s)
-
-    def _arm_body(self, body: RequestBody | None) -> None:
-        """Both body deadlines: in all, and since the last bytes. Neither runs while the client waits to be asked."""
-        server = self.server
-        if body is None or body.is_over or (self._continue_asked and not body.wire_bytes):
-            server.wheel.watch(self, NEVER_S)
-            return
-        now_s = server.clock_s()
-        if body.total_due_s == NEVER_S:
-            body.total_due_s = now_s + server.limits.body_s
-        # While we do not read, silence is ours, not the client's.
-        idle_s = server.limits.body_idle_s if self._transport.is_reading() else server.limits.body_s
-        server.wheel.watch(self, min(body.total_due_s, now_s + idle_s))
+            if body.total_due_s == NEVER_S:
+                body.total_due_s = now_s + limits.body_s
+            # While we do not read, silence is ours, not the client's.
+            idle_s = limits.body_idle_s if self._transport.is_reading() else limits.body_s
+            due_s = min(body.total_due_s, now_s + idle_s)
+        self.server.wheel.watch(self, due_s)
 
     def deadline_passed(self, now_s: float) -> None:
         self.guarded(self._time_is_up)

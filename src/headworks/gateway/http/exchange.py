@@ -25,6 +25,7 @@ from headworks.gateway.http.answer import (
     header_lines,
 )
 from headworks.gateway.http.body import RequestBody
+from headworks.gateway.http.head import RequestLine
 from headworks.gateway.http.limits import Headers
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ _JOINED_BYTES_MAX = 65_536
 
 @dataclass(slots=True, eq=False)
 class Exchange:
-    """Attributes without an underscore are for handlers to read; only this module and its connection write them.
+    """Attributes without an underscore are for handlers to read; only this package writes them.
 
     `path` is percent-decoded once and checked: the only thing routing and authorisation may look at. `headers` has
     lower-case names; lists that came in several fields are joined by a comma. `peer` is the socket's address, or `unix`.
@@ -46,10 +47,9 @@ class Exchange:
 
     _connection: Connection
     _transport: asyncio.Transport
+    _line: RequestLine
     method: str
     path: str
-    query: str
-    http_1_0: bool
     headers: dict[bytes, bytes]
     peer: str
     body_ready: bytes | None
@@ -63,12 +63,11 @@ class Exchange:
     started: bool = False
     chunked: bool = False
     finished: bool = False
-    gone: bool = False
     gone_reason: str = ""
+    """Set once the client is gone."""
     _open: bool = False
     _left_bytes: int | None = None
-    _pause: Callable[[], None] | None = None
-    _resume: Callable[[], None] | None = None
+    _on_flow: tuple[Callable[[], None], Callable[[], None]] | None = None
     _gone_callbacks: tuple[Callable[[], None], ...] = ()
 
     # The handler.
@@ -109,17 +108,26 @@ class Exchange:
 
     # The client.
 
+    @property
+    def query(self) -> str:
+        """As it came, not decoded."""
+        return self._line.query
+
+    @property
+    def gone(self) -> bool:
+        """Nobody reads an answer any more."""
+        return self.gone_reason != ""
+
     def on_gone(self, callback: Callable[[], None]) -> None:
         """Calls back once when the client is gone, at once if it is. Nothing is called after a clean finish."""
-        if self.gone:
+        if self.gone_reason:
             callback()
         else:
             self._gone_callbacks += (callback,)
 
     def on_flow(self, pause: Callable[[], None], resume: Callable[[], None]) -> None:
         """Calls `pause` when the client falls behind (at once if it has) and `resume` when it has caught up."""
-        self._pause = pause
-        self._resume = resume
+        self._on_flow = pause, resume
         if self._connection.write_paused:
             pause()
 
@@ -141,25 +149,28 @@ class Exchange:
 
     def respond(self, status: int, headers: Headers | bytes, body: bytes) -> None:
         """The whole answer. Its length is stated, and a HEAD request gets the head alone."""
-        framing = b"\r\n" if status in WITHOUT_LENGTH else b"Content-Length: %d\r\n\r\n" % len(body)
-        if status in WITHOUT_LENGTH or self.method == "HEAD":
-            body = b""
+        if status in WITHOUT_LENGTH:
+            framing, body = b"\r\n", b""
+        else:
+            framing = b"Content-Length: %d\r\n\r\n" % len(body)
+            if self.method == "HEAD":
+                body = b""
         connection = self._connection
         now_s = connection.server.clock_s()
         if len(body) <= _JOINED_BYTES_MAX:
             self._begin(status, headers, framing, now_s, body)
         else:
             self._begin(status, headers, framing, now_s, b"")
-            if not self.gone:
+            if not self.gone_reason:
                 self._transport.write(body)
         self.finished = True
-        if not self.gone:
+        if not self.gone_reason:
             connection.exchange_finished(now_s)
 
     def start(self, status: int, headers: Headers | bytes, length: int | None) -> None:
         """Begins an answer of `length` bytes; None: chunked, or ended by closing where the client speaks HTTP/1.0."""
         has_body = self.method != "HEAD" and status not in WITHOUT_LENGTH
-        chunked = length is None and has_body and not self.http_1_0
+        chunked = length is None and has_body and not self._line.http_1_0
         if length is not None and status not in WITHOUT_LENGTH:
             framing = b"Content-Length: %d\r\n\r\n" % length
         else:
@@ -168,7 +179,7 @@ class Exchange:
         if length is None and has_body and not chunked:
             connection.keep_alive = False
         self._begin(status, headers, framing, connection.server.clock_s(), b"")
-        if not self.gone:
+        if not self.gone_reason:
             self.chunked = chunked
             self._left_bytes = length
             self._open = has_body
@@ -177,7 +188,7 @@ class Exchange:
         """Writes the head, by which the connection's fate is settled. `framing`: its last lines, the empty one included."""
         if self.started or self.finished:
             raise RuntimeError("this exchange was answered already")
-        if self.gone:
+        if self.gone_reason:
             self.started = True
             return
         fields = headers if type(headers) is bytes else header_lines(headers)
@@ -189,7 +200,7 @@ class Exchange:
             connection.keep_alive = False
             ours = CLOSE_LINE
         else:
-            ours = KEEP_ALIVE_LINE if self.http_1_0 else b""
+            ours = KEEP_ALIVE_LINE if self._line.http_1_0 else b""
         self.started = True
         self._transport.write(b"".join((server.first_lines.of(status, now_s), fields, ours, framing, body)))
 
@@ -229,7 +240,7 @@ class Exchange:
             self.abort()
             return
         self.finished = True
-        if not self.gone:
+        if not self.gone_reason:
             if self.chunked:
                 self._transport.write(LAST_CHUNK)
             self._open = False
@@ -241,7 +252,7 @@ class Exchange:
             return
         self.finished = True
         self._open = False
-        if not self.gone:
+        if not self.gone_reason:
             # A chunked or counted answer shows by itself that its end is missing. One that ends by closing does not, so
             # there the end must be a reset.
             self._connection.break_off(reset=not self.chunked and not self._left_bytes)
@@ -254,9 +265,8 @@ class Exchange:
 
     def lose(self, reason: str) -> None:
         """The client is gone. Handlers hear of it once, unless they had finished."""
-        if self.finished or self.gone:
+        if self.finished or self.gone_reason:
             return
-        self.gone = True
         self.gone_reason = reason
         self._open = False
         callbacks, self._gone_callbacks = self._gone_callbacks, ()
@@ -265,9 +275,9 @@ class Exchange:
 
     def flow(self) -> None:
         """The write buffer passed its mark, up or down."""
-        callback = self._pause if self._connection.write_paused else self._resume
-        if callback is not None:
-            callback()
+        if self._on_flow is not None:
+            pause, resume = self._on_flow
+            (pause if self._connection.write_paused else resume)()
 
 
 def _wake(future: asyncio.Future[None]) -> None:
