@@ -14,6 +14,7 @@ from headworks.engines.response import (
     TRAILER_BYTES_MAX,
     AnswerReader,
     BrokenAnswer,
+    _heads,
 )
 
 EVENT = b'data: {"choices":[{"text":" water"}]}\n\n'
@@ -102,6 +103,24 @@ def test_E6_interim_answers_are_dropped() -> None:
     notes, _, complete = read(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n" + answer(b"ok"))
     assert complete
     assert [head[0] for head in notes.heads] == [200]
+
+
+def test_E6_head_seen_before_says_the_same_again() -> None:
+    close = b"HTTP/1.1 200 OK\r\nConnection: close\r\nX-Seen: 1\r\nContent-Length: 2\r\n\r\n"
+    for head, reusable in [(close, False), (close.replace(b"close", b"keep-alive"), True)] * 2:
+        notes, reader, complete = read(head + b"ok")
+        assert (complete, reader.reusable) == (True, reusable)
+        assert notes.heads == [(200, [(b"x-seen", b"1"), (b"content-length", b"2")], False)]
+        assert notes.payload == b"ok"
+
+
+def test_E6_what_is_kept_of_heads_is_bounded() -> None:
+    for number in range(1_000):
+        assert read(b"HTTP/1.1 200 OK\r\nX-Number: %d\r\nContent-Length: 0\r\n\r\n" % number)[2]
+    long = b"HTTP/1.1 200 OK\r\nX-Long: " + b"x" * 2_000 + b"\r\nContent-Length: 0"
+    assert read(long + b"\r\n\r\n")[2]
+    assert 0 < len(_heads) <= 256
+    assert long not in _heads
 
 
 def test_E6_answer_without_length_ends_with_the_connection() -> None:

@@ -199,11 +199,13 @@ class Connection(asyncio.Protocol):
         self._exchange = Exchange(
             self, self._transport, line, line.method, line.path, fields, self.peer, body_ready, body, now_s
         )
+        if self.write_paused:
+            self._exchange.flow()
+        elif body is None:
+            self.due_s = NEVER_S
         if body is not None:
             self._dropped_bytes = 0
             self._body_received(rest)
-        elif not self.write_paused:
-            self.due_s = NEVER_S
         return self._exchange
 
     # A body.

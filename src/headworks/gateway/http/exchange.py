@@ -66,6 +66,7 @@ class Exchange:
     gone_reason: str = ""
     """Set once the client is gone."""
     _open: bool = False
+    _paused: bool = False
     _left_bytes: int | None = None
     _on_flow: tuple[Callable[[], None], Callable[[], None]] | None = None
     _gone_callbacks: tuple[Callable[[], None], ...] = ()
@@ -128,7 +129,7 @@ class Exchange:
     def on_flow(self, pause: Callable[[], None], resume: Callable[[], None]) -> None:
         """Calls `pause` when the client falls behind (at once if it has) and `resume` when it has caught up."""
         self._on_flow = pause, resume
-        if self._connection.write_paused:
+        if self._paused:
             pause()
 
     async def read_body(self) -> bytes:
@@ -217,7 +218,7 @@ class Exchange:
                     raise RuntimeError("more was written than the answer's stated length")
                 self._left_bytes -= len(payload)
             self._transport.write(payload)
-        if self._connection.write_paused:
+        if self._paused:
             self._connection.wrote_while_paused(len(payload))
 
     def write_raw(self, raw: bytes) -> None:
@@ -228,7 +229,7 @@ class Exchange:
         if not self.chunked:
             raise RuntimeError("raw chunks in an answer that is not chunked")
         self._transport.write(raw)
-        if self._connection.write_paused:
+        if self._paused:
             self._connection.wrote_while_paused(len(raw))
 
     def finish(self) -> None:
@@ -275,9 +276,10 @@ class Exchange:
 
     def flow(self) -> None:
         """The write buffer passed its mark, up or down."""
+        self._paused = self._connection.write_paused
         if self._on_flow is not None:
             pause, resume = self._on_flow
-            (pause if self._connection.write_paused else resume)()
+            (pause if self._paused else resume)()
 
 
 def _wake(future: asyncio.Future[None]) -> None:
