@@ -88,7 +88,7 @@ def too_late() -> tuple[Bench, str]:
 def waiting_blindly() -> tuple[Bench, str]:
     """Nothing has ended yet, so nobody knows how fast anything will."""
     bench = Bench(policy(pool={"active_requests_max": 1}))
-    for _ in range(5):
+    for _ in range(6):
         bench.arrive(100)
     return bench, bench.arrive(100)
 

@@ -198,4 +198,4 @@ def test_H2_a_key_stands_in_no_output(tmp_path: Path, caplog: pytest.LogCaptureF
 
 
 def decisions(s: Scene) -> list[str]:
-    return [path.read_text() for path in Path(s.texts["log"]["decisions"]).iterdir()]
+    return [path.read_text() for path in Path(s.texts["log"]["decisions"]).iterdir() if path.is_file()]

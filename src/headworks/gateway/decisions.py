@@ -10,7 +10,6 @@ does not fit is dropped and counted, never waited for. A prompt cannot get in he
 from __future__ import annotations
 
 import os
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -220,7 +219,7 @@ class Files:
         self._size_bytes = 0
         self._number = 0
         self.failure = ""
-        self._indexing: subprocess.Popen[bytes] | None = None
+        self._indexing: log_index.Making | None = None
         directory.mkdir(parents=True, exist_ok=True)
         self._expire()
 

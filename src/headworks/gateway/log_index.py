@@ -36,9 +36,10 @@ RECORD = b'"record":{'
 NAMES = re.compile(rb'"record":\{"id":"([^"\\]+)","key":\["[^"\\]*","([^"\\]+)"\](?:,"(?:execution|request_id)":"([^"\\]+)")?')
 """A record begins with its names, in this order (`decisions.py`)."""
 LOWEST_PRIORITY = 19
+Making = subprocess.Popen[bytes]
 
 
-def begin(directory: Path) -> subprocess.Popen[bytes]:
+def begin(directory: Path) -> Making:
     """Index what can be indexed in this directory, in a process of its own. Nobody waits for it."""
     command = [sys.executable, "-m", "headworks.gateway.log_index", str(directory)]
     quiet = subprocess.DEVNULL
