@@ -10,7 +10,7 @@ from headworks.core.evidence import ClockProof
 from headworks.core.limit import RunningLimit
 from headworks.core.predict import DrainRate, PrefillTime
 from headworks.core.slots import ReturnSlots
-from headworks.core.stats import FittedLine, Window
+from headworks.core.stats import FittedLine, FittedPlane, Window
 from headworks.core.types import ReplicaSample
 
 
@@ -241,3 +241,24 @@ def test_A5_emptiness_of_before_its_first_step_proves_nothing() -> None:
     assert not proof.seen(sample(10.1, (100,), 0))  # the gauges may be older than the execution
     assert not proof.seen(sample(10.2, (101,), 0))  # that step may have begun before the execution was taken in
     assert proof.seen(sample(10.3, (102,), 0))
+
+
+def test_fitted_plane_finds_what_each_counts_and_leaves_out_what_would_be_negative() -> None:
+    plane, alike, falling = FittedPlane(1.0), FittedPlane(1.0), FittedPlane(1.0)
+    for x, z in ((1, 0), (2, 5), (3, 1), (4, 7), (5, 2)):
+        plane.add(x, z, 0.5 + 2.0 * x + 0.25 * z)
+        alike.add(x, 0.0, 3.0 * x)
+        falling.add(x, z, 10.0 + x - z / 4)
+    assert (plane.intercept, plane.a, plane.b) == pytest.approx((0.5, 2.0, 0.25))
+    assert alike.at(1.0, 1.0) == pytest.approx(6.0), "one of them never varied: both count alike"
+    assert falling.b == 0.0 and falling.a > 0.0
+
+
+def test_B2_an_engine_that_lets_short_prompts_pass_is_not_taken_for_one_that_reads_in_order() -> None:
+    """Documents take their seconds, a question beside them hardly any: that is no reason to refuse questions."""
+    prefill = PrefillTime()
+    for step in range(40):
+        prefill.observe(3_000, 200, 1.5, alone=False, now_s=step / 10)
+        prefill.observe(200, 3_000, 0.2 + 0.02 * (step % 2), alone=False, now_s=step / 10)
+    assert prefill.upper_s(200, 3_000, alone=False, now_s=4.0) == pytest.approx(0.21, abs=0.05)
+    assert prefill.upper_s(3_000, 200, alone=False, now_s=4.0) == pytest.approx(1.5, abs=0.05)

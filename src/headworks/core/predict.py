@@ -7,7 +7,7 @@ The drain rate is tokens granted per second, counted only over gaps between two 
 the time: an idle pool says nothing about how fast it could be. It is unknown until `GAPS_MIN` such gaps were seen, and
 unknown is reported as None, never as zero.
 
-t_prefill is the time from sending to the first byte: a line in the prompt tokens the engine has to read until then,
+t_prefill is the time from sending to the first byte: a plane in its own prompt tokens and in those ahead of it,
 fitted with forgetting, plus the `UPPER_RATIO` quantile of what recent requests took beyond it. It thus contains the
 engine's own scheduling delay at today's load, which is what a deadline has to leave room for.
 """
@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections import deque
 from math import sqrt
 
-from headworks.core.stats import FittedLine, Window
+from headworks.core.stats import FittedLine, FittedPlane, Window
 
 GAPS_MIN = 4
 GAPS_MAX = 64
@@ -30,8 +30,6 @@ OBSERVATIONS_MIN = 5
 FRESH_S = 3.0
 """What first tokens took under load is believed this long after the last one."""
 AHEAD_WEIGHT = 0.1
-QUANTILE_EVERY = 4
-"""Once the window is full, so many observations change its quantile little."""
 
 
 class DrainRate:
@@ -109,9 +107,11 @@ class DrainRate:
 class PrefillTime:
     """Seconds from sending a request to its first byte, by what the engine has to read before it.
 
-    An engine reads prompts in the order they come, so what decides is its own prompt and those that were sent before it
-    and have not shown a first byte: the line is fitted over their sum. A burst into an idle engine is thus foreseen by the
-    tokens it brings, not found out by the first of it that comes too late.
+    What decides is its own prompt and those that were sent before it and have not shown a first byte. How much each of them
+    counts is fitted: an engine that reads prompts in the order they come makes both count alike, one that lets short ones
+    pass long ones makes a short one wait hardly at all. A burst into an idle engine is thus foreseen by the tokens it
+    brings, not found out by the first of it that comes too late. What is left over is kept by the size of the prompt, since
+    a document's seconds are not a question's.
 
     An engine that has nothing of ours is judged by what was seen of it alone: what was measured under load says nothing
     about it, and would keep an idle engine idle for ever. For the same reason both are forgotten `FRESH_S` after the last
@@ -120,7 +120,7 @@ class PrefillTime:
     engine's very first is, none.
     """
 
-    __slots__ = ("_ahead_tokens", "_alone", "_alone_s", "_count", "_line", "_loaded_s", "_over", "_over_s")
+    __slots__ = ("_ahead_tokens", "_alone", "_alone_s", "_count", "_loaded_s", "_over", "_plane")
 
     def __init__(self) -> None:
         self._alone = FittedLine(keep_ratio=0.97)
@@ -131,30 +131,31 @@ class PrefillTime:
         self._forget_load()
 
     def _forget_load(self) -> None:
-        self._line = FittedLine(keep_ratio=0.97)
-        self._over = Window(64)
-        self._over_s = 0.0
+        self._plane = FittedPlane(keep_ratio=0.98)
+        self._over: dict[int, Window] = {}
+        """What it took beyond the fit, by the size of the prompt: a bin for each factor of four."""
         self._count = 0
         self._ahead_tokens = 0.0
         """What recent requests found ahead of them, on average: what one that has to wait will find when it is sent."""
 
     def observe(self, prompt_tokens: int, ahead_tokens: int, took_s: float, alone: bool, now_s: float) -> None:
         """It was sent behind `ahead_tokens` of prompts. `alone`: nothing else of ours was in the engine."""
-        to_read_tokens = prompt_tokens + ahead_tokens
         if alone:
             if now_s - self._alone_s > FRESH_S:
                 self._alone = FittedLine(keep_ratio=0.97)
             self._alone_s = now_s
-            self._alone.add(to_read_tokens, took_s)
+            self._alone.add(prompt_tokens + ahead_tokens, took_s)
         else:
             if now_s - self._loaded_s > FRESH_S:
                 self._forget_load()
             self._loaded_s = now_s
         if self._count >= OBSERVATIONS_MIN:
-            self._over.add(took_s - self._line.at(to_read_tokens))
-            if self._count < 64 or self._count % QUANTILE_EVERY == 0:
-                self._over_s = max(0.0, self._over.quantile(UPPER_RATIO))
-        self._line.add(to_read_tokens, took_s)
+            size = _bin(prompt_tokens)
+            over = self._over.get(size)
+            if over is None:
+                over = self._over[size] = Window(64)
+            over.add(took_s - self._plane.at(prompt_tokens, ahead_tokens))
+        self._plane.add(prompt_tokens, ahead_tokens, took_s)
         self._count += 1
         self._ahead_tokens += (ahead_tokens - self._ahead_tokens) * AHEAD_WEIGHT
 
@@ -167,4 +168,10 @@ class PrefillTime:
             return self._alone.at(prompt_tokens + (ahead_tokens or 0)) if now_s - self._alone_s <= FRESH_S else 0.0
         if self._count < OBSERVATIONS_MIN:
             return 0.0
-        return self._line.at(prompt_tokens + (self._ahead_tokens if ahead_tokens is None else ahead_tokens)) + self._over_s
+        over = self._over.get(_bin(prompt_tokens))
+        over_s = over.quantile(UPPER_RATIO) if over is not None else 0.0  # below zero where prompts of this size are passed
+        return max(0.0, self._plane.at(prompt_tokens, self._ahead_tokens if ahead_tokens is None else ahead_tokens) + over_s)
+
+
+def _bin(prompt_tokens: int) -> int:
+    return prompt_tokens.bit_length() // 2

@@ -63,3 +63,52 @@ class FittedLine:
     def at(self, x: float) -> float:
         """The fitted y, or 0.0 before anything was observed."""
         return self.intercept + self.slope * x
+
+
+class FittedPlane:
+    """y = intercept + a · x + b · z by least squares, each older observation weighing `keep_ratio` of the next.
+
+    All three terms are kept at zero or above: a slope that would be negative is left out. Where x and z cannot be told from
+    each other, since one of them is always the same, both count alike.
+    """
+
+    __slots__ = ("_keep_ratio", "_n", "_x", "_xx", "_xy", "_xz", "_y", "_z", "_zy", "_zz", "a", "b", "intercept")
+
+    def __init__(self, keep_ratio: float) -> None:
+        self._keep_ratio = keep_ratio
+        self._n = self._x = self._z = self._y = 0.0
+        self._xx = self._xz = self._zz = self._xy = self._zy = 0.0
+        self.intercept = self.a = self.b = 0.0
+
+    def add(self, x: float, z: float, y: float) -> None:
+        """One observation."""
+        keep = self._keep_ratio
+        self._n, self._x, self._z, self._y = self._n * keep + 1.0, self._x * keep + x, self._z * keep + z, self._y * keep + y
+        self._xx, self._xz, self._zz = self._xx * keep + x * x, self._xz * keep + x * z, self._zz * keep + z * z
+        self._xy, self._zy = self._xy * keep + x * y, self._zy * keep + z * y
+        self._solve()
+
+    def _solve(self) -> None:
+        """The normal equations, about the means."""
+        n, x, z, y = self._n, self._x / self._n, self._z / self._n, self._y / self._n
+        xx, zz, xz = self._xx - n * x * x, self._zz - n * z * z, self._xz - n * x * z
+        xy, zy = self._xy - n * x * y, self._zy - n * z * y
+        determinant = xx * zz - xz * xz
+        if determinant > 1e-9 * self._xx * self._zz:
+            a, b = (xy * zz - zy * xz) / determinant, (zy * xx - xy * xz) / determinant
+            if b < 0.0:
+                a, b = max(0.0, xy / xx), 0.0
+            elif a < 0.0:
+                a, b = 0.0, max(0.0, zy / zz)
+        else:
+            spread = xx + 2.0 * xz + zz
+            a = b = max(0.0, (xy + zy) / spread) if spread > 1e-9 * (self._xx + self._zz) else 0.0
+        intercept = y - a * x - b * z
+        if intercept < 0.0 and a * x + b * z > 0.0:  # through the origin, in the same proportion
+            scale = y / (a * x + b * z)
+            a, b, intercept = a * scale, b * scale, 0.0
+        self.intercept, self.a, self.b = max(0.0, intercept), a, b
+
+    def at(self, x: float, z: float) -> float:
+        """The fitted y, or 0.0 before anything was observed."""
+        return self.intercept + self.a * x + self.b * z
