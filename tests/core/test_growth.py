@@ -11,16 +11,19 @@ from headworks.core import events
 from headworks.core.book import Book
 from headworks.core.commands import Answer, Grow, Shortfall
 from headworks.core.effects import Abort, Ask, Run, Watch
+from headworks.core.policy import QuotaPolicy
 from tests.core.driver import Bench, capacity, policy
 
 PATIENT = {"ttft_slo_s": None, "wait_s_max": 2.0}
 
 
-def bench(*, limit: int | None = None, step: int = 64, tenant: int | None = None, **interactive: Any) -> Bench:
+def bench(
+    *, limit: int | None = None, step: int = 64, tenant: int | None = None, quota: QuotaPolicy | None = None, **interactive: Any
+) -> Bench:
     """A cold estimate of 200, steps of 64 asked 16 ahead."""
     settings = policy(
         interactive=PATIENT | interactive,
-        tenant={"active_tokens_max": tenant},
+        tenant={"active_tokens_max": tenant, "quota": quota},
         pool={
             "growth": True,
             "output_tokens_cold": 200,
@@ -334,3 +337,13 @@ def test_A8_observing_refuses_no_growth() -> None:
     for tokens in (184, 248, 312):
         counts(made, execution, tokens)
     assert made.take(Abort) == [] and made.held() == 100 + 200 + 3 * 64
+
+
+def test_A2_an_answer_that_grew_is_committed_to_its_quota_like_any_other() -> None:
+    made = bench(quota=QuotaPolicy("day", tokens=10_000))
+    execution = running(made)
+    counts(made, execution, 184)
+    assert grows(made) and made.held("quota:acme@day-1970-01-01") == 300
+    made.complete(execution, prompt_tokens=100, output_tokens=250)
+    assert made.held("quota:acme@day-1970-01-01") == 350
+    assert (made.held(), made.gate.check(), made.book.check()) == (0, [], [])

@@ -202,8 +202,15 @@ class Desk:
         life.lane.pool.reading_tokens -= life.reading_tokens
         life.reading_tokens = 0
 
+    def let_go(self, life: Life) -> None:
+        """The ledger charges nothing for this attempt any more."""
+        self.give_back(life)
+        if life.quota is not None:
+            life.quota.close()
+            life.quota = None
+
     def give_back(self, life: Life) -> None:
-        """Count it as no longer taken: after the ledger has said so."""
+        """Count its work as no longer taken: it ended, or is taken again as more (`core/growth.py`)."""
         work, lane, replica = life.work, life.lane, life.replica
         for use in (lane.pool, replica, lane.use):
             if use is not None:
@@ -213,9 +220,6 @@ class Desk:
         lane.tenant.requests -= work.sequences
         if life.reading_tokens:
             self.has_read(life)
-        if life.quota is not None:
-            life.quota.close()
-            life.quota = None
 
     # time
 

@@ -269,7 +269,7 @@ class Gate:
     def _drop_run(self, life: Life) -> None:
         """Nothing of this attempt is charged: forget its execution."""
         self._desk.runs.pop(life.execution.id, None)
-        self._desk.give_back(life)
+        self._desk.let_go(life)
         life.ask = None
         if life.turn_tokens:
             life.lane.pool.queue.correct(life, life.used_tokens())
