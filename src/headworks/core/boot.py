@@ -64,8 +64,6 @@ class Boot:
         self.owners: tuple[Owner, ...] = ()
         self.wards: dict[str, Reservation] = {}
         """Orphans adopted here: watched until the ledger says they have stopped."""
-        self._limits_open = False
-        """The ledger has not answered to the last limits it was told."""
         self._beat = 0
         self._beats: dict[int, float] = {}
         self._next_beat_s = float("-inf")
@@ -106,7 +104,7 @@ class Boot:
         self._beats[self._beat] = now_s
         if len(self._beats) > BEATS_MAX:
             del self._beats[next(iter(self._beats))]
-        if self.lost or self._limits_open:
+        if self.lost or self._desk.limits_open:
             self.put_limits()
         seen_sequence = self._seen_sequence(now_s - VOUCH_S)
         self._desk.command(Heartbeat(self._desk.owner, self._beat, seen_sequence, self._unvouched(now_s)))
@@ -134,7 +132,7 @@ class Boot:
         """Tell the ledger what every scope may hold: the policy's word, and the engines' where the policy says `auto`."""
         policy = self._desk.policy
         limits, committed = tuple(limits_of(self._desk)), tuple(committed_of(self._desk))
-        self._limits_open = True
+        self._desk.limits_open = True
         self._desk.command(SetLimits(policy.version, policy.number, limits, (), committed))
 
     def answered(self, answer: Answer, now_s: float) -> bool:
@@ -143,7 +141,7 @@ class Boot:
         if verb == "heartbeat":
             return self.answered_beat(answer, now_s)
         if verb == "set_limits":
-            self._limits_open = False
+            self._desk.limits_open = False
         elif verb == "held":
             self.answered_held(answer, now_s)
         elif verb == "adopt":
@@ -235,7 +233,7 @@ class Boot:
     def released(self, record: Reservation) -> None:
         """The ledger has ended this execution: nobody needs to watch it any more."""
         if any(scope.startswith(PREFIX) for scope, _, _ in record.charges):
-            self._limits_open = True  # no stop has said what it used of its quota: the limits will, with the next beat
+            self._desk.limits_open = True  # no stop has said what it used of its quota: the limits will, with the next beat
         self.wards.pop(record.execution, None)
         replica = self.find_replica(record.replica)
         if replica is not None:

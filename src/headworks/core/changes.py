@@ -132,9 +132,11 @@ class Changes:
         desk.change_policy(policy, now_s)
         self._boot.put_limits()
         for pool in desk.pools.values():
-            discipline = desk.disciplines[pool.name]
-            for life in pool.queue.lives():
+            discipline, waiting = desk.disciplines[pool.name], pool.queue.lives()
+            for life in waiting:
                 life.lane = desk.lane(life.request.key.tenant, life.request.service_class, pool.name)
+            pool.queue.weigh_anew()
+            for life in waiting:
                 life.rows = desk.decider.judge(life, now_s)
                 refusal = desk.decider.refusal(life, discipline, now_s)
                 if refusal in NO_LONGER:

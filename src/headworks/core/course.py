@@ -315,6 +315,7 @@ class Course:
             self.report(life, now_s)
         if life.quota is not None:
             metering.commits(life)
+            self._desk.limits_open = True  # no stop of ours has told the ledger: the limits will, with the next beat
         self._desk.move(life, "stop_answered")
         self._growth.freed(life.lane.pool.name, now_s)
         life.ask = None

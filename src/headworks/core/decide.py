@@ -138,6 +138,8 @@ class Decider:
 
     def _retry_after_s(self, life: Life, reason: str, now_s: float) -> float | None:
         retry, horizon_s = REASONS[reason].retry, self.policy.horizon_s
+        if self.policy.observe and retry in ("ticket", "refill"):
+            return None  # its client is not told, so no slot is kept for it
         if retry == "ticket":
             lane = life.lane
             ahead = own_share(lane)

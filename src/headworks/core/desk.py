@@ -53,6 +53,8 @@ class Desk:
         self._effects: list[Effect] = []
         self._commands: list[Command] = []
         self._riders: dict[str, Command] = {}
+        self.limits_open = False
+        """The ledger has to be told the limits, or what was used of quotas, and has not answered that."""
         self._timers: list[tuple[float, int, Life]] = []
         self._timer_count = 0
         self._asks: deque[tuple[float, Life, Command]] = deque()
@@ -85,7 +87,7 @@ class Desk:
         if lane is None:
             use = self.tenants.get(tenant)
             if use is None:  # deleted by a reload between a request's parsing and its arrival
-                use = self.tenants[tenant] = TenantUse(TenantPolicy(tenant))
+                use = self.tenants[tenant] = TenantUse(TenantPolicy(tenant), self.policy.prices, self._utc_offset_s)
             promise = self.policy.classes.get(service_class) or ClassPolicy(service_class)  # deleted likewise
             lane = Lane(use, promise, self.pools[pool], self.policy)
             self._lanes[tenant, service_class, pool] = lane
@@ -191,7 +193,7 @@ class Desk:
             if use is not None:
                 use.tokens += work.kv_tokens
                 use.requests += work.sequences
-        lane.tenant.tokens += work.tokens
+        lane.tenant.tokens += work.tokens - life.spare_tokens
         lane.tenant.requests += work.sequences
         if lane.is_paced and life.first_byte_s is None:
             life.reading_tokens = work.prefill_tokens
@@ -216,7 +218,7 @@ class Desk:
             if use is not None:
                 use.tokens -= work.kv_tokens
                 use.requests -= work.sequences
-        lane.tenant.tokens -= work.tokens
+        lane.tenant.tokens -= work.tokens - life.spare_tokens
         lane.tenant.requests -= work.sequences
         if life.reading_tokens:
             self.has_read(life)

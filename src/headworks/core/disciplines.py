@@ -79,12 +79,13 @@ class Round:
     what is free. Others go on meanwhile. The ledger is told of such a head, and lets others past it only so often (D2).
     """
 
-    __slots__ = ("_blocked", "_discipline", "_now_s", "_owner", "_passed_by", "_pool", "commands")
+    __slots__ = ("_blocked", "_discipline", "_now_s", "_observes", "_owner", "_passed_by", "_pool", "commands")
 
-    def __init__(self, pool: Pool, discipline: Discipline, owner: Owner, now_s: float) -> None:
+    def __init__(self, pool: Pool, discipline: Discipline, owner: Owner, observes: bool, now_s: float) -> None:
         self._pool = pool
         self._discipline = discipline
         self._owner = owner
+        self._observes = observes
         self._now_s = now_s
         self._passed_by = 0
         self._blocked: dict[Flow, str] = {}
@@ -103,6 +104,9 @@ class Round:
             if queue.paused and queue.paused.get(lane.flow, 0.0) > now_s:
                 self._blocked[lane.flow] = ""
                 continue
+            if self._observes:  # nothing is held up: what waits here came back from an engine or from the ledger
+                life.replica = pool.least_used(now_s)
+                return life if life.replica is not None else None
             if not lane.tenant_fits(life.work):
                 self._block(life, "tenant_capacity_exceeded")
                 continue

@@ -147,7 +147,7 @@ class Gate:
 
     def _pump(self, pool: Pool, now_s: float) -> None:
         """Ask the ledger for whoever is next, until nobody waits or nothing more fits."""
-        turn = Round(pool, self._desk.disciplines[pool.name], self._desk.owner, now_s)
+        turn = Round(pool, self._desk.disciplines[pool.name], self._desk.owner, self._desk.policy.observe, now_s)
         while self._boot.open(now_s) and pool.asks_again_s <= now_s:
             life = turn.next()
             self._desk.tell(turn.commands)

@@ -11,7 +11,8 @@ it is asked (`growth.ahead_tokens`), both times the samples, since every step of
 
 An abort takes effect a few tokens later. So what is *generated* never passes B + S, as long as the gateway hears of it
 within A tokens, and what is charged never passes a limit at all: the ledger decides. A step has the number of the output
-tokens it leads to, so whatever arrives twice, late or after a larger ask is counted once.
+tokens it leads to, so whatever arrives twice or late is counted once. Two asks under way at once, of a client that stopped
+reading in between, may charge the smaller one on top: too much until the end, never too little.
 
 Whose client does not read is not heard of: its reservation has to be all that it may write, at once.
 
@@ -105,14 +106,16 @@ class Growth:
             return
         life.growing = None
         if answer.outcome in ("granted", "recorded"):
-            self._granted(life, command.step)
+            self._granted(life, command)
         else:
             self._was_refused(life, command, answer, now_s)
 
-    def _granted(self, life: Life, output_tokens: int) -> None:
-        desk = self._desk
+    def _granted(self, life: Life, command: Grow) -> None:
+        desk, before_tokens = self._desk, life.work.tokens
         desk.give_back(life)
-        life.work = self._grown(life, output_tokens)
+        life.work = self._grown(life, command.step)
+        if not any(charge.scope == life.lane.tenant_scope for charge in command.charges):
+            life.spare_tokens += life.work.tokens - before_tokens
         desk.take(life)
         life.growths += 1
         life.growth_refused, life.shortfall = False, None

@@ -1,7 +1,7 @@
 """What is the same for all requests of one tenant, class and pool, looked up once: limits, names, weights.
 
-A lane belongs to one version of the policy; a reload makes new ones. A life keeps the lane it arrived in, so every
-request sees one policy from its arrival to its end. Usage counters live in objects that outlast the lanes.
+A lane belongs to one version of the policy; a reload makes new ones. What runs keeps the lane it was asked for in, what
+waits is moved to the new one. Usage counters live in objects that outlast the lanes.
 """
 
 from __future__ import annotations

@@ -123,6 +123,8 @@ class Life:
     shortfall: Shortfall | None = None
     """What that lacked, if the ledger said so."""
     growths = growths_refused = 0
+    spare_tokens = 0
+    """Of its work, what was granted from the pool's spare room and is not charged to its tenant."""
     cut = False
     """Ended at what was reserved, with `finish_reason: length`."""
     drawn: tuple[Draw, ...] = ()

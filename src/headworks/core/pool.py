@@ -239,9 +239,8 @@ class Pool:
         self.name = policy.name
         self.policy = policy
         self.replicas = {replica.name: Replica(replica.name, policy) for replica in policy.replicas}
-        self.single: Replica | None = None
+        self.single = next(iter(self.replicas.values())) if len(self.replicas) == 1 else None
         """The one replica of a pool that has no other: nearly every pool, so every question is asked of it directly."""
-        self._note_single()
         self.queue = PoolQueue()
         self.class_uses: dict[str, ClassUse] = {}
         """By class, where weights decide; bounded by the classes there are."""
@@ -265,9 +264,6 @@ class Pool:
         self.grows = False
         """Answers may grow here: each engine can be stopped where growth is refused, not only be read to its end."""
 
-    def _note_single(self) -> None:
-        self.single = next(iter(self.replicas.values())) if len(self.replicas) == 1 else None
-
     def learn_capacity(self) -> None:
         """Compute what follows from the policy and from what the replicas said of themselves."""
         for replica in self.replicas.values():
@@ -286,16 +282,10 @@ class Pool:
         self.grows = self.policy.growth and bool(stoppable) and all(stoppable)
 
     def change_policy(self, policy: PoolPolicy) -> None:
-        """Another policy for the same engines: replicas that stay keep what is known and taken."""
+        """Another policy for the same engines (other engines need a restart): what is known and taken of them is kept."""
         self.policy = policy
-        names = {replica.name for replica in policy.replicas}
-        for name in [replica.name for replica in policy.replicas if replica.name not in self.replicas]:
-            self.replicas[name] = Replica(name, policy)
-        for name, replica in list(self.replicas.items()):
+        for replica in self.replicas.values():
             replica.change_policy(policy)
-            if name not in names and not replica.requests:
-                del self.replicas[name]
-        self._note_single()
         self.learn_capacity()
 
     def class_use(self, service_class: str) -> ClassUse:

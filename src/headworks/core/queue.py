@@ -25,18 +25,7 @@ if TYPE_CHECKING:
 class WaitingLine:
     """What one tenant has waiting in one class: in order of deadline where the discipline wants it, else of arrival."""
 
-    __slots__ = (
-        "_lives",
-        "_order",
-        "_stands_at",
-        "bytes",
-        "flow",
-        "is_marked",
-        "is_tried",
-        "share",
-        "tokens",
-        "told_s",
-    )
+    __slots__ = ("_lives", "_order", "_stands_at", "bytes", "flow", "is_marked", "is_tried", "share", "tokens", "told_s")
 
     def __init__(self, flow: Flow, share: float) -> None:
         self.flow = flow
@@ -138,11 +127,23 @@ class PoolQueue:
         waiting = self.classes.get(service_class)
         if waiting is None:
             waiting = self.classes[service_class] = WaitingClass(lane.service_class.share)
-        waiting.share = lane.service_class.share if lane.share is None else lane.share.weights[0]
-        waiting.tenants_share += line.share
+        self._weigh(line, lane)
         waiting.tenants.wait(tenant)
         self._turns.wait(service_class)
         return line
+
+    def weigh_anew(self) -> None:
+        """After a reload: the weights of what waits are those of the lanes it stands in now."""
+        for waiting in self.classes.values():
+            waiting.tenants_share = 0.0
+        for line in self.lines.values():
+            self._weigh(line, line.first().lane)
+
+    def _weigh(self, line: WaitingLine, lane: Lane) -> None:
+        line.share = lane.tenant_policy.share
+        waiting = self.classes[lane.flow[0]]
+        waiting.share = lane.service_class.share if lane.share is None else lane.share.weights[0]
+        waiting.tenants_share += line.share
 
     def remove(self, life: Life) -> None:
         flow = life.lane.flow

@@ -113,7 +113,7 @@ def audit(desk: Desk) -> list[str]:
             _same(found, f"replica {replica.name} opening tokens", replica.opening_tokens, opening_tokens)
     for tenant, use in desk.tenants.items():
         mine = [life for life in desk.runs.values() if life.request.key.tenant == tenant]
-        _same(found, f"tenant {tenant} tokens", use.tokens, sum(life.work.tokens for life in mine))
+        _same(found, f"tenant {tenant} tokens", use.tokens, sum(life.work.tokens - life.spare_tokens for life in mine))
         _same(found, f"tenant {tenant} requests", use.requests, sum(life.work.sequences for life in mine))
         if use.quota is not None:
             asked = [life.quota.tokens for life in mine if life.quota is not None and life.quota.scope == use.quota.scope]

@@ -1,0 +1,89 @@
+"""Where two capabilities meet in one request: growth and tenants, quotas and other gateways, observing and trying again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from headworks.core import events
+from headworks.core.book import Book
+from headworks.core.commands import Cancel, Stop
+from headworks.core.effects import Run
+from headworks.core.policy import ClassPolicy, Policy, QuotaPolicy, RatePolicy
+from tests.core.driver import Bench, policy
+
+PATIENT: dict[str, Any] = {"ttft_slo_s": None, "wait_s_max": 2.0}
+
+
+def test_A8_room_lent_from_the_pool_is_not_held_against_its_tenant() -> None:
+    grows = {"growth": True, "output_tokens_cold": 200, "growth_step_tokens": 64, "growth_ahead_tokens": 16}
+    made = Bench(policy(interactive={**PATIENT, "on_growth_refused": "spare"}, tenant={"active_tokens_max": 350}, pool=grows))
+    made.arrive(4_100, 4_000, output_tokens_min=200)
+    execution = made.execution()
+    made.first_byte(execution)
+    for tokens in range(184, 1_000, 8):
+        made.feed(events.Progressed(execution, tokens))
+    assert made.held("tenant:acme") == 300 and made.held() > 1_000
+    made.take(Run)
+    made.arrive(50, 10)
+    assert len(made.take(Run)) == 1, "the ledger has room for it, so the gateway does not keep it back"
+    assert made.gate.check() == []
+    made.complete(execution)
+    assert (made.held("tenant:acme"), made.gate.check()) == (50, [])
+
+
+def test_A2_what_another_gateway_proved_stopped_is_committed_to_its_quota_all_the_same() -> None:
+    book = Book(lease_ms=5_000, remember_ms=3_600_000)
+    made = Bench(policy(interactive=PATIENT, tenant={"quota": QuotaPolicy("day", tokens=100_000)}), book=book)
+    made.arrive(400, 100)
+    execution = made.execution()
+    made.first_byte(execution)
+    made.feed(events.Progressed(execution, 50))
+    made.feed(events.EngineLost(execution, "broken"))
+    owner = book.charged()[0].owner
+    book.apply([Stop(execution, owner, "operator", "failed", None)], int(made.now_s * 1000))
+    assert made.held("quota:acme@day-1970-01-01") == 0
+    made.feed(events.LedgerAnswered(book.apply([Cancel(execution, owner)], int(made.now_s * 1000))))
+    made.advance(2.0)  # with the next heartbeat
+    assert made.held("quota:acme@day-1970-01-01") == 350
+
+
+def observing(**tenant: Any) -> Bench:
+    return Bench(replace(policy(interactive=PATIENT, tenant=tenant), observe=True))
+
+
+def test_F3_observing_what_an_engine_refused_as_busy_is_sent_again_whatever_the_limits() -> None:
+    made = observing(active_tokens_max=150)
+    made.arrive(100)
+    made.arrive(100)
+    runs = made.take(Run)
+    assert len(runs) == 2
+    made.feed(events.NotSent(runs[1].execution.id, "busy"))
+    made.advance(0.2)
+    assert len(made.take(Run)) == 1
+
+
+def test_F3_observing_no_slot_is_kept_for_a_refusal_nobody_was_told() -> None:
+    made = observing(rate=RatePolicy(requests_per_s=10.0, burst_requests=1))
+    for _ in range(6):
+        made.arrive(10)
+    refused = [decision for decision in made.decisions() if decision.outcome == "refuse"]
+    assert [decision.retry_after_s for decision in refused] == [None] * 5
+    assert len(made.take(Run)) == 6
+
+
+def shared(share: float, tenant_share: float, number: int) -> Policy:
+    made = policy(kind="wfq", pool={"active_requests_max": 1}, interactive={**PATIENT, "wait_s_max": 50.0, "share": share})
+    tenants = {name: replace(one, share=tenant_share) for name, one in made.tenants.items()}
+    bulk = ClassPolicy("bulk", ttft_slo_s=None, wait_s_max=50.0)
+    return replace(made, number=number, classes={**made.classes, "bulk": bulk}, tenants=tenants)
+
+
+def test_D1_a_reload_weighs_anew_what_waits_already() -> None:
+    made = Bench(shared(1.0, 1.0, 1))
+    for _ in range(3):
+        made.arrive(10)
+    made.feed(events.PolicyChanged(shared(9.0, 5.0, 2)))
+    queue = made.gate._desk.pools["p"].queue
+    waiting = queue.of_class("interactive")
+    assert (waiting.share, waiting.tenants_share, queue.line(("interactive", "acme")).share) == (9.0, 5.0, 5.0)
