@@ -178,3 +178,10 @@ def test_D3_every_discipline_is_in_force() -> None:
     for given in ("wfq", "{kind: class_priority}", "fifo", "{kind: lifo_drop_head}", "fifo_tail_drop", "predictive_ttft"):
         loaded = read(f'pools: {{p: {{discipline: {given}, replicas: [{{url: "http://127.0.0.1:8000", engine: vllm}}]}}}}')
         assert not any("discipline" in str(warning) for warning in loaded.warnings)
+
+
+def test_A6_kept_answers_are_no_larger_than_what_may_wait_for_a_slow_client() -> None:
+    base = 'pools: {p: {replicas: [{url: "http://127.0.0.1:8000", engine: vllm}]}}\nledger: {replay_bytes_max: %d}\n'
+    assert read(base % 1_000_000).problems == ()
+    (problem,) = read(base % 1_000_001).problems
+    assert "ledger.replay_bytes_max" in str(problem) and "1000000" in str(problem).replace(",", "")

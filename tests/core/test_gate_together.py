@@ -8,7 +8,7 @@ from typing import Any
 from headworks.core import events
 from headworks.core.book import Book
 from headworks.core.commands import Cancel, Stop
-from headworks.core.effects import Run
+from headworks.core.effects import Abort, Run
 from headworks.core.policy import ClassPolicy, Policy, QuotaPolicy, RatePolicy
 from tests.core.driver import Bench, policy
 
@@ -87,3 +87,20 @@ def test_D1_a_reload_weighs_anew_what_waits_already() -> None:
     queue = made.gate._desk.pools["p"].queue
     waiting = queue.of_class("interactive")
     assert (waiting.share, waiting.tenants_share, queue.line(("interactive", "acme")).share) == (9.0, 5.0, 5.0)
+
+
+def test_A7_what_was_orphaned_while_this_gateway_stood_still_is_its_own_again_and_grows() -> None:
+    grows = {"growth": True, "output_tokens_cold": 100, "growth_step_tokens": 64, "growth_ahead_tokens": 16}
+    made = Bench(policy(interactive=PATIENT, pool=grows))
+    made.arrive(4_100, 4_000)
+    execution = made.execution()
+    made.first_byte(execution)
+    made.advance(1.2)
+    made.lose_asks = True
+    made.advance(7.0)
+    made.lose_asks = False
+    made.advance(8.0)
+    made.take(Abort)
+    assert [record.state for record in made.book.charged()] == ["RUNNING"]
+    made.feed(events.Progressed(execution, 90))
+    assert made.take(Abort) == [] and made.held() == 264

@@ -131,3 +131,23 @@ def test_K02_a_second_attempt_writes_to_the_same_clients() -> None:
     kept.answers.over("y", True)
     assert client.body == kept.body("y") == b"one"
     assert kept.body("x") is None
+
+
+class TooSlow(FakeClient):
+    """Is cut off in the middle of the second thing it is sent, as one that has too much unread is."""
+
+    def write(self, payload: bytes) -> None:
+        super().write(payload)
+        if self.body.count(b"|") == 2:
+            self.leave()
+
+
+def test_A6_one_that_is_cut_off_costs_the_others_nothing() -> None:
+    kept = Kept()
+    audience, clients = kept.answers.open("x"), [FakeClient(True), TooSlow(True), FakeClient(True), FakeClient(True)]
+    for client in clients:
+        audience.join(client, IDS, own_headers(IDS, 0.0), lambda: None)
+    audience.start(200, SSE)
+    for piece in (b"one|", b"two|", b"three|"):
+        audience.send(None, piece)
+    assert [client.body for client in clients] == [b"one|two|three|", b"one|two|", b"one|two|three|", b"one|two|three|"]

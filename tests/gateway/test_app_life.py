@@ -152,6 +152,12 @@ def test_I39_a_reload_says_what_only_a_restart_can_change() -> None:
         async with scene() as s:
             config = s.text(server={"listen": "127.0.0.1:1"}, ledger={"lease_s": 3})
             assert s.app.fixed(build.settings(config, ENVIRONMENT)) == ["listen", "lease_s"]
+            with_key = s.text(server={"admin_key": "env:ADMIN"})
+            assert s.app.fixed(build.settings(with_key, ENVIRONMENT)) == ["admin_key"]
+            started, s.app.settings = s.app.settings, build.settings(with_key, ENVIRONMENT)
+            assert s.app.fixed(build.settings(with_key, {**ENVIRONMENT, "ADMIN": "another-admin-key"})) == ["admin_key"]
+            assert s.app.fixed(build.settings(with_key, dict(ENVIRONMENT))) == [], "the same secret, read again"
+            s.app.settings = started
             s.texts["pools"]["llama"]["replicas"].append({"url": "http://127.0.0.1:1", "engine": "vllm"})
             assert s.app.fixed(build.settings(s.text(), ENVIRONMENT)) == ["replicas"]
 

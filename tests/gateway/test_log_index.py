@@ -94,3 +94,13 @@ def test_F2_small_and_covered_files_are_left_alone(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(log_index, "UNCOVERED_BYTES_MIN", 1_000)
     log_index.main(tmp_path)
     assert [log_index.index_of(path).exists() for path in paths(tmp_path)] == [True] * len(paths(tmp_path))
+
+
+def test_F2_an_index_a_full_disk_did_not_take_leaves_nothing_behind(tmp_path: Path) -> None:
+    written(tmp_path, 10)
+    (log,) = sorted(tmp_path.glob("*.jsonl"))
+    index = log_index.index_of(log)
+    index.mkdir()  # so that it cannot be put in its place
+    with pytest.raises(OSError):
+        log_index.make(log)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([log.name, index.name])

@@ -119,6 +119,13 @@ def test_E1_connection_that_breaks_after_done_was_whole() -> None:
     assert scene.client.end == "finished"
 
 
+def test_E2_an_absurd_usage_is_no_word_on_what_was_used() -> None:
+    """It would go into the ledger's file, which has no bytes for such a number."""
+    usage = {"prompt_tokens": 9, "completion_tokens": 2**64 + 7}
+    scene = Scene().plays(token("a"), token("b"), token("", finish="length"), event(choices=[], usage=usage), DONE)
+    assert scene.heard.usage == Usage(0, 0, 3, 0.0, "length", False)
+
+
 def test_E2_without_a_usage_chunk_the_count_stands_and_is_not_exact() -> None:
     scene = Scene().plays(token("a"), token("b"), token("", finish="length"), DONE)
     assert scene.heard.usage == Usage(0, 0, 3, 0.0, "length", False)

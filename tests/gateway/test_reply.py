@@ -13,6 +13,7 @@ from headworks.gateway.reply import (
     Allowance,
     Answer,
     Ids,
+    denied,
     duration,
     error_event,
     failure,
@@ -196,6 +197,13 @@ def test_B6_a_timeout_speaks_of_time_whatever_was_short() -> None:
         assert message.endswith("the limit was 0.5 s.")
     alone = body_of(refusal(decided("queue_timeout", memory), IDS, wall_s=0.0))["error"]["message"]
     assert alone.startswith("It waited 0.25 s ")
+
+
+def test_H2_too_many_bad_keys_are_told_in_numbers() -> None:
+    answer = denied("rate_limit_exceeded", IDS, 20, 3.0, WALL_S)
+    message = "Your rate allows 20 failed keys a minute; this request would make it 21."
+    assert (answer.status, body_of(answer)["error"]["message"]) == (429, message)
+    assert denied("invalid_api_key", IDS, 20, None, WALL_S).status == 401
 
 
 def test_B2_a_limit_has_the_unit_of_what_it_limits() -> None:

@@ -224,3 +224,31 @@ def test_F7_what_waits_for_a_disk_is_bounded_and_what_is_dropped_is_counted(
     journal.close()
     assert len(lines(tmp_path)) == 3
     assert used(journal)[0] == 150
+
+
+def test_F7_totals_the_disk_does_not_take_cost_nothing_but_time(tmp_path: Path, wall: Wall) -> None:
+    """What cannot be written beside an old file neither stops the journal nor leaves it a descriptor that is closed."""
+    journal = open_journal(tmp_path, wall)
+    journal.write(ended("completed", execution="e1"))
+    journal.flush()
+    (first,) = files(tmp_path)
+    first.with_suffix(".totals.part").mkdir()  # where its totals would be written
+    wall.s += 86_400
+    journal.flush()
+    journal.write(ended("completed", execution="e2", admitted_s=86_500.0))
+    journal.close()
+    assert [line["execution"] for line in lines(tmp_path)] == ["e1", "e2"]
+    assert not first.with_suffix(".totals.json").exists()
+
+
+@pytest.mark.parametrize("left", [b"", b'{"1":'])
+def test_A2_totals_that_a_power_loss_cut_are_read_from_their_file(tmp_path: Path, wall: Wall, left: bytes) -> None:
+    journal = open_journal(tmp_path, wall)
+    journal.write(ended("completed", execution="e1"))
+    journal.close()
+    before = used(open_journal(tmp_path, wall))
+    (totals,) = files(tmp_path, "*.totals.json")
+    totals.write_bytes(left)
+    again = open_journal(tmp_path, wall)
+    assert used(again) == before != (0, 0)
+    again.close()

@@ -186,7 +186,9 @@ def test_H4_an_older_schema_is_upgraded_step_by_step_and_kept_as_it_was(world: J
         assert names == ["number", "runs", "one", "two"]
         assert connection.execute("PRAGMA user_version").fetchone() == (newer,)
         assert journal_file.Contents(connection, path).snapshot["book"]["entries"]
-    store = open_journal(f"{path}.schema-{journal_file.SCHEMA}", LEASE_MS, REMEMBER_MS, lambda: 0)
+    kept = f"{path}.schema-{journal_file.SCHEMA}"
+    assert os.stat(kept).st_mode & 0o777 == 0o600, "the hashes of keys are in it too"
+    store = open_journal(kept, LEASE_MS, REMEMBER_MS, lambda: 0)
     assert len(store.book.charged()) == 100
     store.close()
 
@@ -195,6 +197,8 @@ def test_H4_an_upgrade_that_fails_changes_nothing(world: JournalWorld) -> None:
     path = filled(world)
     steps = {journal_file.SCHEMA: lambda connection: connection.execute("ALTER TABLE missing ADD COLUMN one TEXT")}
     with pytest.raises(LedgerError, match="is as it was: no such table"):
+        journal_file.connect(path, journal_file.SCHEMA + 1, steps)  # type: ignore[arg-type]
+    with pytest.raises(LedgerError, match="is as it was: no such table"):  # and once more: it left nothing in its way
         journal_file.connect(path, journal_file.SCHEMA + 1, steps)  # type: ignore[arg-type]
     assert len(world.open().book.charged()) == 100
 

@@ -33,6 +33,9 @@ from headworks.config.values import (
 
 POOLS_MAX = 100
 WORKERS_MAX = 64
+REPLAY_BYTES_MAX = 1_000_000
+"""A kept answer is given to a client at once, and no more than that may wait for one that reads slowly."""
+ReplayBytes = Annotated[int, Field(ge=0, le=REPLAY_BYTES_MAX)]
 
 
 class Tls(Section):
@@ -88,7 +91,7 @@ class Ledger(Section):
     domain: Name = Field("main", description="Everything that shares limits shares one domain.")
     lease_s: Seconds = Field(5, description="A gateway silent for so long leaves its work to the others.")
     remember_s: Seconds = Field(3600, description="How long a finished request's Idempotency-Key still answers.")
-    replay_bytes_max: CountOrZero = Field(262_144, description="Answers up to this size are kept for replay; 0: off.")
+    replay_bytes_max: ReplayBytes = Field(262_144, description="Answers up to this size are kept for replay; 0: off.")
     replay_total_bytes_max: CountOrZero = Field(67_108_864, description="Memory for kept answers.")
     durability: Literal["process", "power"] = Field("process", description="power: one fsync a batch; sqlite only.")
     when_lost: Literal["closed", "share"] = Field(

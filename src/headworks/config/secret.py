@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import re
 from collections.abc import Mapping
 
@@ -25,6 +26,13 @@ class Secret:
     def reveal(self) -> str:
         """The secret itself."""
         return self._value
+
+    def __eq__(self, other: object) -> bool:
+        """Whether a reload brings the same value, under whatever name."""
+        return isinstance(other, Secret) and hmac.compare_digest(self._value, other._value)
+
+    def __hash__(self) -> int:
+        return hash(type(self))  # nothing that follows from the value
 
     def __repr__(self) -> str:
         return f"Secret({self.name!r})"

@@ -77,21 +77,15 @@ class Counters:
             self.give(charges, taken)
         return taken, shortfalls
 
-    def force(self, charges: Charges) -> list[Counter]:
-        """Charge what is known to run already, whatever the limits; what is above them is recorded excess."""
+    def force(self, charges: Charges, *, restoring: bool = False) -> list[Counter]:
+        """Charge what is known to run already, whatever the limits; what is above them is recorded excess, or will be."""
         taken: list[Counter] = []
         for scope, unit, amount in charges:
             counter = self._counters.get((scope, unit)) or self._add(scope, unit)
             counter.held += amount
-            counter.excess = max(counter.excess, counter.held)
+            if not restoring:
+                counter.excess = max(counter.excess, counter.held)
             taken.append(counter)
-        return taken
-
-    def restore(self, charges: Charges) -> list[Counter]:
-        """Charge what stood in a snapshot."""
-        taken = self.find(charges)
-        for (_, _, amount), counter in zip(charges, taken, strict=True):
-            counter.held += amount
         return taken
 
     def give(self, charges: Charges, taken: Sequence[Counter]) -> None:

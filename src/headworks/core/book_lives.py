@@ -74,7 +74,7 @@ class Lives(Records):
         if command.more:
             head, waiting = command.charges, command.waiting_tokens
             turns.leave_mark(command.flow, command.owner, head, waiting, self.now_ms, granted=True)
-        elif marks:
+        else:
             turns.unmark(command.flow, command.owner)
         if marks or turns.slots:
             return self._told(move.outcome, command, turns, move.state, ())

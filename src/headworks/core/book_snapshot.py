@@ -52,7 +52,7 @@ def entry_from(value: Any, counters: Counters) -> Entry:
     entry.steps = None if value["steps"] is None else dict.fromkeys(value["steps"])
     entry.usage = Usage(*value["usage"]) if value["usage"] else None
     if entry.state in CHARGED:
-        entry.counters = counters.restore(entry.charges)
+        entry.counters = counters.force(entry.charges, restoring=True)
     return entry
 
 

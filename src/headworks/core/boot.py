@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 
-from headworks.core.book_table import TERMINAL
+from headworks.core.book_table import ORPHANED, TERMINAL
 from headworks.core.commands import (
     Adopt,
     Answer,
@@ -23,6 +23,7 @@ from headworks.core.commands import (
     Held,
     PutIncarnation,
     PutSample,
+    Reassert,
     SetLimits,
     Stop,
     TakeReader,
@@ -200,6 +201,9 @@ class Boot:
         """Anti-entropy: what the ledger holds under this boot and nobody here tracks, twice in a row, is given back."""
         held = {record.execution: record for record in answer.records}
         tracked = self._desk.runs.keys() | self._desk.claims.keys() | self.wards.keys()
+        for record in answer.records:
+            if record.state == ORPHANED and record.execution in self._desk.runs:  # our lease was over for a moment
+                self._desk.command(Reassert(record))
         untracked = frozenset(held.keys() - tracked)
         for name in sorted(untracked & self._untracked):
             record = held[name]

@@ -147,12 +147,9 @@ class App:
 
     def fixed(self, settings: Settings) -> list[str]:
         """What these settings would change that stays as it was started: it keeps a reload from being taken."""
-        mine, held = (
-            self.settings,
-            ("listen", "admin", "ledger_url", "lease_s", "durability", "limits", "decision_log", "usage", *REMEMBERED),
-        )
+        mine, held = self.settings, (*ADDRESSES, *SECRETS, *REMEMBERED, "lease_s", "limits")
         found = [name for name in held if getattr(mine, name) != getattr(settings, name)]
-        if [(one.name, one.url, one.engine) for one in mine.replicas] != [(o.name, o.url, o.engine) for o in settings.replicas]:
+        if [_address(one) for one in mine.replicas] != [_address(one) for one in settings.replicas]:
             found.append("replicas")
         return found
 
@@ -261,6 +258,8 @@ class App:
 
 
 LEDGER_RECORDS_MAX = 1_000
+ADDRESSES = ("listen", "admin", "ledger_url", "durability", "decision_log", "usage")
+SECRETS = ("admin_key", "keys_secret")
 REMEMBERED = ("remember_s", "replay_bytes_max", "replay_total_bytes_max")
 """Settings of what is kept for a repeated key."""
 
@@ -276,6 +275,11 @@ class _AdminServer(uvicorn.Server):
 def _soon(call: Callable[[], object]) -> object:
     """At the end of this turn of the loop: what is read from all sockets in one turn is one batch of the ledger."""
     return asyncio.get_running_loop().call_soon(call)
+
+
+def _address(replica: ReplicaSettings) -> tuple[object, ...]:
+    """What a connection to it was made with."""
+    return replica.name, replica.url, replica.engine, replica.api_key
 
 
 def _answers(settings: Settings) -> Answers:

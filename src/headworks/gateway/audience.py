@@ -212,12 +212,13 @@ class Audience:
             return
         self.started = True
         self._status, self._engine_headers = status, engine_headers
-        for member in self._members:
+        for member in tuple(self._members):  # who is cut off for being too slow leaves in the middle of this
             member.client.start(status, self._head(member.headers), None)
 
     def send(self, raw: bytes | None, payload: bytes) -> None:
         """Some of a streamed answer; `raw` is the same in whole chunked frames."""
-        for member in self._members:
+        members = self._members if len(self._members) < 2 else tuple(self._members)  # a slow one may leave meanwhile
+        for member in members:
             client = member.client
             if raw is not None and client.chunked:
                 client.write_raw(raw)

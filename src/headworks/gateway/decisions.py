@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import chain
 from pathlib import Path
@@ -289,7 +290,8 @@ def find(directory: Path, name: str, tenant: str | None = None) -> list[dict[str
     for path in reversed(paths(directory)):
         offsets, covered_bytes = log_index.look_up(path, name)
         lines = chain(_lines_at(path, offsets), _lines_with(path, needle, covered_bytes))
-        found = [line for line in lines if _names(line["record"], name, tenant)] + found
+        newest = deque((line for line in lines if _names(line["record"], name, tenant)), maxlen=FOUND_MAX)
+        found = [*newest, *found]
         if len(found) >= FOUND_MAX:
             break
     return found[-FOUND_MAX:]

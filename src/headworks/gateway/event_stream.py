@@ -27,7 +27,8 @@ _FRAME_END = b"\n\n\r\n"
 _UNFINISHED = b'"finish_reason":null'
 ABORTED = "abort"
 
-_Count = Annotated[int, msgspec.Meta(ge=0)]
+_Count = Annotated[int, msgspec.Meta(ge=0, le=2**40)]
+"""More is no word on what was used; what passed is counted then, and nothing absurd gets into the ledger."""
 
 
 class PromptDetails(msgspec.Struct, gc=False):

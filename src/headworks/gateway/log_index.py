@@ -84,11 +84,14 @@ def make(path: Path) -> None:
     hashes = array("Q", (entry >> OFFSET_BITS for entry in entries))
     offsets = array("Q", (entry & low for entry in entries))
     made = path.with_suffix(f".index-{os.getpid()}")
-    with made.open("wb") as file:
-        file.write(HEAD.pack(MAGIC, covered_bytes, len(entries)))
-        file.write(hashes.tobytes())
-        file.write(offsets.tobytes())
-    made.replace(index_of(path))
+    try:
+        with made.open("wb") as file:
+            file.write(HEAD.pack(MAGIC, covered_bytes, len(entries)))
+            file.write(hashes.tobytes())
+            file.write(offsets.tobytes())
+        made.replace(index_of(path))
+    finally:
+        made.unlink(missing_ok=True)  # what a full disk took of it
 
 
 def _entries(path: Path) -> tuple[list[int], int]:

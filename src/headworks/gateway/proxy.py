@@ -26,7 +26,7 @@ from headworks.gateway.dialects.base import Fault, Limits, Parsed
 from headworks.gateway.event_rate import EventRate
 from headworks.gateway.follow import Follow, SharedFollow
 from headworks.gateway.http.exchange import Exchange
-from headworks.gateway.keys import Denied, Identity, Keys
+from headworks.gateway.keys import FAILURES_MAX, Denied, Identity, Keys
 from headworks.gateway.models import Models
 from headworks.gateway.outlet import Outlet
 from headworks.gateway.own import METHODS as OWN_METHODS
@@ -93,7 +93,7 @@ class Proxy:
         ids = _ids(headers, own_id)
         identity = self._keys.identify(headers.get(b"authorization"), exchange.peer, exchange.received_s)
         if isinstance(identity, Denied):
-            self._fail(exchange, identity.reason, ids, retry_after_s=identity.retry_after_s)
+            exchange.respond(*reply.denied(identity.reason, ids, FAILURES_MAX, identity.retry_after_s, self._wall_s()))
             return
         if exchange.path not in DIALECTS:
             await self._serve_plain(exchange, identity, ids)

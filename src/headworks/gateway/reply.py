@@ -124,6 +124,12 @@ def failure(
     return _answer(reason, message, param, explanation, own_headers(ids, waited_s), retry_after_s, wall_s)
 
 
+def denied(code: str, ids: Ids, failures_max: int, retry_after_s: float | None, wall_s: float) -> Answer:
+    """The answer to a bad key, and to an address that has sent too many of them."""
+    unit = "failed keys a minute"
+    return failure(code, ids, wall_s=wall_s, value=failures_max + 1, limit=failures_max, unit=unit, retry_after_s=retry_after_s)
+
+
 def error_event(answer: Answer) -> bytes:
     """The same inside a stream that has begun: one event, after which the stream is broken off."""
     return b"data: %b\n\n" % answer.body

@@ -14,6 +14,7 @@ read a month of lines. An execution belongs to the hour in which it was admitted
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -253,9 +254,10 @@ class _File:
         """Close the file and keep its totals beside it."""
         if self._file is None or self._path is None:
             return
-        os.close(self._file)
-        _keep(self._path, totals)
-        self._file = self._path = None
+        file, path = self._file, self._path
+        self._file = self._path = None  # first: a number that is closed soon belongs to somebody else
+        os.close(file)
+        _keep(path, totals)
 
     def others(self, begins_s: int, utc_s: float) -> Iterator[Billed]:
         """The totals of every other file with something of the time since then: what waited at midnight is in the old one."""
@@ -264,8 +266,9 @@ class _File:
             if path == self._path or _day_of(path) < first:
                 continue
             kept = _totals_path(path)
-            if kept.exists():
-                yield msgspec.json.decode(kept.read_bytes(), type=Billed)
+            known = _kept(kept)
+            if known is not None:
+                yield known
                 continue
             totals = _scanned(path)
             if path.stat().st_mtime < utc_s - SETTLED_S:
@@ -294,11 +297,20 @@ def _scanned(path: Path) -> Billed:
 
 
 def _keep(path: Path, totals: Mapping[int, Mapping[str, tuple[int, int]]]) -> None:
-    """Whole or not at all."""
+    """Whole or not at all. They only save reading the file: a disk that does not take them costs nothing else."""
     kept = _totals_path(path)
     unfinished = kept.with_suffix(".part")
-    unfinished.write_bytes(msgspec.json.encode(totals))
-    unfinished.replace(kept)
+    with contextlib.suppress(OSError):
+        unfinished.write_bytes(msgspec.json.encode(totals))
+        unfinished.replace(kept)
+
+
+def _kept(path: Path) -> Billed | None:
+    """The totals beside a file; None where there are none, or a power loss left half of them."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Billed)
+    except (FileNotFoundError, msgspec.DecodeError):
+        return None
 
 
 def _totals_path(path: Path) -> Path:

@@ -24,6 +24,7 @@ from headworks.ledgers.journal import recovered
 from headworks.ledgers.journal_file import BUSY_S, Contents, Lock, judge
 
 ASIDE = ".before-restore"
+ASIDES_MAX = 100
 LOG_SUFFIXES = ("-wal", "-shm")
 
 
@@ -52,17 +53,38 @@ def backup(ledger: Path, to: Path) -> Kept:
 
 def restore(ledger: Path, source: Path) -> Kept:
     """Put a backup in the ledger's place; what stood there is moved aside. Raises `LedgerError`, and nothing is changed."""
+    ledger = Path(os.path.realpath(ledger))  # or a link would be replaced, and what it led to be a second ledger
     lock = Lock(ledger)
     try:
         with _copied(source, ledger) as copy:
             kept = looked_into(copy, source)
-            for suffix in ("", *LOG_SUFFIXES):
-                with contextlib.suppress(FileNotFoundError):
-                    os.replace(f"{ledger}{suffix}", f"{ledger}{ASIDE}{suffix}")
-            _put(copy, ledger)
+            _sync(copy)
+            aside = _aside(ledger)
+            try:
+                for suffix in ("", *LOG_SUFFIXES):
+                    _move(f"{ledger}{suffix}", f"{aside}{suffix}")
+                _put(copy, ledger)
+            except OSError:
+                for suffix in ("", *LOG_SUFFIXES):
+                    _move(f"{aside}{suffix}", f"{ledger}{suffix}")
+                raise
     finally:
         lock.release()
     return kept
+
+
+def _aside(ledger: Path) -> str:
+    """A name at which nothing stands yet, not even the log of an earlier one."""
+    names = (f"{ledger}{ASIDE}", *(f"{ledger}{ASIDE}-{number}" for number in range(2, ASIDES_MAX)))
+    for name in names:
+        if not any(os.path.exists(f"{name}{suffix}") for suffix in ("", *LOG_SUFFIXES)):
+            return name
+    raise LedgerError(f"{ASIDES_MAX - 1} ledgers were moved aside beside {ledger} already: remove some of them")
+
+
+def _move(standing: str, to: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.replace(standing, to)
 
 
 @contextlib.contextmanager

@@ -52,6 +52,8 @@ NO_ROW = (TypeError, ValueError, OverflowError)
 """What becomes of a value that has no bytes. A ledger that holds one cannot be written any more, and has to say so."""
 BUSY_S = 1.0
 """How long a write waits for another connection of the file."""
+CARRY_BUSY_S = 0.1
+"""A checkpoint that waits for a reader makes the writer wait with it: not for long, it comes again."""
 PAGE_BYTES = 4096
 CHECKPOINT_BYTES = 4 << 20
 LOG_BYTES_MAX = 64 << 20
@@ -139,6 +141,10 @@ def _upgrade(connection: sqlite3.Connection, path: Path, schema: int, upgrades: 
     if found == schema:
         return
     kept = Path(f"{path}.schema-{found}")
+    try:
+        os.close(os.open(kept, os.O_CREAT | os.O_EXCL, 0o600))  # it holds the hashes of keys
+    except FileExistsError:
+        raise LedgerError(f"{kept} exists, of an earlier upgrade: move it away") from None
     with contextlib.closing(sqlite3.connect(kept)) as copy:
         connection.backup(copy)
     connection.execute("BEGIN IMMEDIATE")
@@ -149,6 +155,7 @@ def _upgrade(connection: sqlite3.Connection, path: Path, schema: int, upgrades: 
         connection.execute("COMMIT")
     except sqlite3.Error as error:
         connection.execute("ROLLBACK")
+        kept.unlink()
         text = f"The ledger {path} could not be upgraded from schema {found} to {schema}, and is as it was: {error}"
         raise LedgerError(text) from error
     log.warning("the ledger %s was upgraded from schema %d to %d; what it was is in %s", path, found, schema, kept)
@@ -266,7 +273,7 @@ class Checkpoints:
     def _carry(self) -> None:
         """Without making the writer wait; but a log that is never read to its end, as it always grows, has to stop once."""
         try:
-            with contextlib.closing(sqlite3.connect(self._path, timeout=BUSY_S, isolation_level=None)) as connection:
+            with contextlib.closing(sqlite3.connect(self._path, timeout=CARRY_BUSY_S, isolation_level=None)) as connection:
                 connection.execute("PRAGMA synchronous=NORMAL")
                 _, pages, _ = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
                 if pages * PAGE_BYTES > LOG_BYTES_MAX:

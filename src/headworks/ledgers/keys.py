@@ -16,6 +16,7 @@ import json
 import os
 import secrets
 import sqlite3
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from hmac import digest
@@ -34,6 +35,7 @@ KEY_PREFIX = "hw-"
 KEY_RANDOM_BYTES = 32
 ID_RANDOM_BYTES = 6
 BUSY_S_MAX = 1.0
+LOOK_AGAIN_S = 0.01
 """How long another connection to the same file is waited for."""
 ADMIN = ""
 """Whose keys open the admin port: nobody's among the tenants, whose names are never empty."""
@@ -186,13 +188,22 @@ class KeyStore:
             self._connection.execute("PRAGMA wal_autocheckpoint=0")  # whoever runs the ledger does that, in a thread
         return self._connection
 
+    def _begin_log(self) -> None:
+        """SQLite does not wait for a lock here by itself: another process may be making the same file."""
+        for _ in range(int(BUSY_S_MAX / LOOK_AGAIN_S)):
+            with contextlib.suppress(sqlite3.OperationalError):
+                self._open().execute("PRAGMA journal_mode=WAL")
+                return
+            time.sleep(LOOK_AGAIN_S)
+        self._open().execute("PRAGMA journal_mode=WAL")
+
     @contextlib.contextmanager
     def _changing(self) -> Iterator[tuple[sqlite3.Connection, int]]:
         """One transaction and its number. Left without an error it is committed, unless it was rolled back."""
         with _translated(self.path):
             if self._connection is None and not os.path.exists(self.path):
                 os.close(os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600))
-                self._open().execute("PRAGMA journal_mode=WAL")
+                self._begin_log()
             connection = self._open()
             connection.execute("BEGIN IMMEDIATE")
             try:
