@@ -260,3 +260,13 @@ def test_D1_forty_small_against_four_large_of_equal_total() -> None:
         asked.ask(Heartbeat(FIRST), Heartbeat(SECOND))
     assert had == {"small": 4_000, "large": 4_000}
     assert widest <= 100 + 1_000 + 16 * 100
+
+
+def test_D1_a_flow_with_nothing_behind_its_last_grant_saves_no_turn_up_whenever_its_mark_was_fresh() -> None:
+    asked = Asked(FIRST, SECOND, limits=POOL)
+    asked.ask(reserve("b1", 1_000, tenant="b", owner=SECOND))
+    assert asked.outcome(reserve("a1", 100, tenant="a")) == "refused"  # which leaves a mark
+    asked.advance(60, FIRST, SECOND)  # longer than it is fresh, shorter than its flow keeps its tag
+    asked.ask(Stop("b1", SECOND, "E1", "completed", None))
+    assert asked.outcome(reserve("a1", 100, tenant="a")) == "granted"
+    assert asked.book._turns["pool"].tenants["interactive"].in_turn() == []
