@@ -100,7 +100,7 @@ class App:
             _edge_limits(settings),
             allowed=methods,
             clock_s=clock.now_s,
-            error_body=reply.http_error,
+            error_body=_http_error,
             on_fault=_log_fault,
         )
         self._admin = _AdminServer(
@@ -294,6 +294,10 @@ def _answers(settings: Settings) -> Answers:
 
 def _unnoted(request: str, key: RequestKey, request_id: str) -> None:
     """No decision log is kept, so no name has to be found again."""
+
+
+def _http_error(status: int, code: str, message: str) -> tuple[reply.Headers, bytes]:
+    return reply.http_error(status, code, message, clock.utc_s())
 
 
 def _log_fault(fault: BaseException) -> None:
