@@ -281,3 +281,51 @@ def test_F12_a_fault_in_the_gate_costs_that_event_and_nothing_beside_it(kind: ty
 
     run("uvloop", steps())
     assert f"{kind.__name__} could not be handled" in caplog.text
+
+
+def test_F12_what_we_fail_to_send_is_answered_and_costs_nothing() -> None:
+    async def steps() -> None:
+        async with scene() as s:
+            s.app.proxy.allowance = None  # type: ignore[assignment, method-assign]
+            answer = await s.ask(chat("Idempotency-Key: k1"))
+            assert (answer.status, answer.code) == (500, "internal_error")
+            await s.settled()
+            assert (s.engines[0].requests, s.app.answers.total_bytes) == (0, 0)
+            assert s.app.accounts.alarms == {"gateway_fault": 1}
+            del s.app.proxy.allowance
+            assert (await s.ask(chat("Idempotency-Key: k1"))).status == 200
+
+    run("uvloop", steps())
+
+
+def test_F12_what_we_fail_to_send_after_a_wait_is_answered_to_all_who_share_it() -> None:
+    async def steps() -> None:
+        async with scene(classes=PATIENT, pool={"active_requests_max": 1}) as s:
+            client = await s.connect()
+            client.send(chat(stream=True, tokens=60))
+            await first_event(client)
+            asking = asyncio.gather(*(s.ask(chat("Idempotency-Key: k1")) for _ in range(2)))
+            await s.until(lambda: len(s.app.gate._desk.lives) == 3)
+            s.app.proxy.allowance = None  # type: ignore[assignment, method-assign]
+            assert (await rest_of_stream(client))[1]
+            answers = await asyncio.wait_for(asking, 5.0)
+            assert [(answer.status, answer.code) for answer in answers] == 2 * [(500, "internal_error")]
+            assert s.app.accounts.alarms == {"gateway_fault": 1}
+
+    run("uvloop", steps())
+
+
+def test_F12_what_may_have_been_sent_when_we_failed_is_charged_until_the_engine_was_counted() -> None:
+    async def steps() -> None:
+        async with scene() as s:
+            (engine,) = s.app.engines.values()
+            engine.run = None  # type: ignore[assignment, method-assign]
+            answer = await s.ask(chat())
+            assert (answer.status, answer.code) == (502, "upstream_lost")
+            assert [one.state for one in s.charged()] == ["CANCELLING"]
+            del engine.run
+            await s.until(lambda: not s.charged(), 15.0)
+            assert s.outcome(answer.fields["x-request-id"])["evidence"] == "E3b"
+            assert (await s.ask(chat())).status == 200
+
+    run("uvloop", steps())

@@ -146,7 +146,7 @@ class Course:
             if replica is not None:
                 replica.refused_connection(now_s)
         life.failed = True
-        again = life.wanted and life.state == SENT
+        again = life.wanted and life.state == SENT and event.reason != "fault"
         self._settle(life, "not_sent", "E0", now_s, report=not again)
         return life if again else None
 
@@ -339,4 +339,4 @@ class Course:
 
 
 VERBS = {Start: "start", Cancel: "cancel", Stop: "stop"}
-NOT_SENT_REASONS = {"late": "ledger_unavailable", "connect": "no_replica", "busy": "queue_timeout", "gone": ""}
+NOT_SENT_REASONS = {"late": "ledger_unavailable", "connect": "no_replica", "busy": "queue_timeout", "gone": "", "fault": ""}
