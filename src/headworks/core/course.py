@@ -285,7 +285,13 @@ class Course:
             return False
         if life.state not in (SETTLING, UNASKED):
             return False
+        return self._over(life, now_s)
+
+    def _over(self, life: Life, now_s: float) -> bool:
+        """The ledger has let go of it."""
         self._growth.freed(life.lane.pool.name, now_s)
+        if life.drawn:
+            metering.ended(life, now_s)
         return self._desk.move(life, "stop_answered")
 
     def _mark_unproved(self, life: Life, now_s: float) -> None:
@@ -316,8 +322,7 @@ class Course:
         if life.quota is not None:
             metering.commits(life)
             self._desk.limits_open = True  # no stop of ours has told the ledger: the limits will, with the next beat
-        self._desk.move(life, "stop_answered")
-        self._growth.freed(life.lane.pool.name, now_s)
+        self._over(life, now_s)
         life.ask = None
 
     def report(self, life: Life, now_s: float, outcome: str = "") -> None:
@@ -329,7 +334,7 @@ class Course:
         if life.leaving_s is not None and life.evidence:
             life.lane.pool.proof_s.add(now_s - life.leaving_s)
         self._desk.record(outcome_record(life, outcome, now_s))
-        if life.drawn:
+        if life.drawn and life.evidence != "E0":  # that it never ran is so when the ledger has agreed
             metering.ended(life, now_s)
         if life.sharers:
             for sharer in life.sharers.values():
