@@ -83,6 +83,15 @@ def test_B15_nothing_is_kept_for_who_is_told_not_to_come_back() -> None:
     assert bucket.promise(1, 60.0, 0.0) == 1.0
 
 
+def test_B5_a_return_that_is_due_first_is_over_first_whoever_was_told_so_before() -> None:
+    bucket = Bucket(10.0, 100, 0)
+    bucket.draw(400, 0.0)
+    assert bucket.promise(100, 60.0, 0.0) == 40.0
+    bucket.give_back(300, 0.0)  # what ran used less
+    assert bucket.promise(10, 60.0, 0.0) == 11.0
+    assert bucket.promise(50, 60.0, 12.0) == 5.0, "it is full, and only the first is still to come"
+
+
 def test_a_size_that_is_not_stated_is_ten_seconds_of_the_rate_and_at_least_one() -> None:
     assert Bucket(25.0, None, 0).limit == 250
     assert Bucket(0.01, None, 0).limit == 1
