@@ -76,6 +76,13 @@ def test_B15_a_hundred_refused_in_one_instant_are_told_a_hundred_times_apart_by_
     assert bucket.promise(1, 60.0, 14.95) == 0.1, "full by now, with one return still to come"
 
 
+def test_B15_promises_are_bounded_and_whoever_comes_beyond_shares_the_last_ones_time() -> None:
+    bucket = Bucket(1_000.0, 1, 0)
+    bucket.draw(1, 0.0)
+    waits_s = [bucket.promise(1, 60.0, 0.0) for _ in range(10_003)]
+    assert waits_s[9_998:] == [9.999, 10.0, 10.001, 10.001, 10.001]
+
+
 def test_B15_nothing_is_kept_for_who_is_told_not_to_come_back() -> None:
     bucket = Bucket(1.0, 1, 0)
     bucket.draw(1, 0.0)
