@@ -11,6 +11,7 @@ import pytest
 
 from headworks.core.book import Book
 from headworks.core.commands import Answer, Cancel, Claim, Command, Heartbeat, Held, SetLimits, Stop
+from headworks.core.seams import LedgerStore
 from headworks.core.types import Charge, RequestKey, Reservation
 from headworks.ledgers.base import LedgerError, open_ledger
 from headworks.ledgers.journal_rows import decode
@@ -223,6 +224,36 @@ def test_A6_an_answer_given_before_a_restart_is_remembered_and_of_a_minted_one_i
     ledger.store = world.killed()
     assert world.store.book.records() == []
     world.store.close()
+
+
+def test_A6_a_lowered_remember_s_makes_no_key_run_again_after_restarts(tmp_path: Path) -> None:
+    url, now_ms = f"sqlite:{tmp_path}/ledger.db", 1_000
+
+    def complete(execution: str, remember_ms: int) -> None:
+        store = open_ledger(url, lease_ms=LEASE_MS, remember_ms=remember_ms, clock_ms=lambda: now_ms)
+        ledger, key = Ledger(as_opened(store)), RequestKey("acme", execution)
+        ledger.open(SCOPES)
+        ledger.ask(Claim(execution, key, "same", FIRST), reserve(execution, 10, key=key))
+        ledger.ask(Stop(execution, FIRST, "E1", "completed", used(8)))
+        store.close()
+
+    def outcome(execution: str) -> str:
+        store = open_ledger(url, lease_ms=LEASE_MS, remember_ms=60_000, clock_ms=lambda: now_ms)
+        ledger = Ledger(as_opened(store))
+        ledger.open(SCOPES)
+        found = ledger.outcome(Claim("again", RequestKey("acme", execution), "same", FIRST))
+        store.close()
+        return found
+
+    complete("before", 3_600_000)
+    complete("after", 60_000)
+    for _ in range(2):
+        assert (outcome("before"), outcome("after")) == ("replay", "replay")
+
+
+def as_opened(store: LedgerStore) -> Opened:
+    """A store whose time a test keeps itself."""
+    return Opened(store, lambda ms: None, lambda: None, lambda: store, lambda: store, list)
 
 
 def test_A9_a_snapshot_empties_the_journal_and_is_as_good(tmp_path: Path) -> None:
