@@ -10,7 +10,11 @@ import pytest
 from app_scene import ENVIRONMENT, Scene, chat, first_event, get, rest_of_stream, run, scene
 from http_port import Answer
 
+from headworks.core.policy import ClassPolicy, Policy, TenantPolicy
+from headworks.gateway.accounts import Accounts
 from headworks.gateway.explanations import WAITING_MAX, Explanations, TooMany
+from headworks.gateway.metrics import Registry
+from headworks.gateway.standing import Standing
 
 TENANTS = {
     "acme": {"keys": ["env:ACME_KEY"], "active_requests_max": 1, "active_tokens_max": 4_000},
@@ -159,3 +163,40 @@ def test_F2_tenants_look_ups_are_counted_and_made_one_at_a_time() -> None:
         explanations.close()
 
     asyncio.run(steps())
+
+
+class Registers(Registry):
+    """Refuses to be read whole."""
+
+    def counted(self, name: str, first: str | None = None) -> dict[tuple[str, ...], float]:
+        assert first is not None, f"{name} of everybody"
+        return super().counted(name, first)
+
+    def observed(self, name: str, first: str | None = None) -> dict[tuple[str, ...], list[int]]:
+        assert first is not None, f"{name} of everybody"
+        return super().observed(name, first)
+
+
+def test_F12_what_a_tenant_asks_about_itself_costs_nothing_for_the_others() -> None:
+    names = [f"tenant-{number}" for number in range(500)]
+    registry = Registers(list)
+    registry.allow("tenant", names)
+    registry.allow("class", ["interactive"])
+    registry.allow("model", ["tiny"])
+    for count, name in enumerate(names, 1):
+        registry.counter("tokens_total", name, "interactive", "tiny", "output").add(count)
+        registry.counter("goodput_total", name, "interactive", "tiny").add(count)
+        registry.counter("requests_total", name, "interactive", "tiny", "completed", "", "first").add(count)
+        registry.histogram("ttft_seconds", name, "interactive", "tiny").observe(0.2)
+    asked: list[str | None] = []
+
+    def snapshot(tenant: str | None) -> dict[str, Any]:
+        asked.append(tenant)
+        return {"tokens": 1, "requests": 2, "queued_requests": 3, "queued_tokens": 4}
+
+    policy = Policy("v1", 1, {"interactive": ClassPolicy("interactive")}, {name: TenantPolicy(name) for name in names}, {})
+    found = Standing(snapshot, registry, Accounts(registry), lambda: 0.0, lambda: 0.0).own(policy, "tenant-6")
+    assert asked == ["tenant-6"]
+    assert found["tokens"]["output"] == 7
+    assert found["classes"]["interactive"]["good_total"] == found["classes"]["interactive"]["completed_total"] == 7
+    assert sum(found["classes"]["interactive"]["ttft_counts"]) == 1

@@ -61,8 +61,8 @@ class Records:
         """(due, execution) of ended executions without a key, with one, and of tombstones."""
         self._forget_at_ms = 0
         self._keyed_until_ms = 0
-        """Nothing that ends under a key is forgotten before what ended before it, though `remember_ms` may have been lowered: what a
-        restart may take back begins with the first of the line, and must not leave out one behind it."""
+        """Nothing that ends under a key is forgotten before what ended before it, though `remember_ms` may have been lowered:
+        what a restart takes back begins with the first of the line, and must not leave out one behind it."""
         self.ended_count = 0
         """News of what has ended under a client's key, since this book was made or restored."""
         self._wakes: deque[tuple[Owner, str]] = deque(maxlen=WAKES_MAX)

@@ -218,8 +218,8 @@ class App:
                 found.append(f"No engine of the pool {name} is ready. {said}".strip())
         return found
 
-    def snapshot(self) -> dict[str, Any]:
-        return self.gate.snapshot(clock.now_s())
+    def snapshot(self, tenant: str | None = None) -> dict[str, Any]:
+        return self.gate.snapshot(clock.now_s(), tenant)
 
     def ledger(self) -> dict[str, Any]:
         """What is charged now, record by record."""
