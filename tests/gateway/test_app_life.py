@@ -115,7 +115,7 @@ def test_I39_a_reload_decides_what_comes_and_leaves_what_runs() -> None:
             client.send(chat("Idempotency-Key: k1", key="ACME_KEY", stream=True, tokens=200))
             await first_event(client)
             tightened = s.text(tenants={"acme": {"active_tokens_max": 50}})
-            s.reload(tightened)
+            await s.reload(tightened)
             assert s.app.policy.version != before
             answer = await s.ask(chat("Idempotency-Key: k2", key="ACME_KEY", tokens=4))
             assert (answer.status, answer.code) == (429, "tenant_capacity_exceeded")
@@ -138,7 +138,7 @@ def test_H2_a_reload_takes_keys_in_and_out() -> None:
             await first_event(client)
             assert (await s.ask(chat(key="BATCHCO_KEY"))).status == 401
             s.texts["tenants"] = {"batchco": {"keys": ["env:BATCHCO_KEY"]}}
-            s.reload(s.text())
+            await s.reload(s.text())
             assert (await s.ask(chat(key="BATCHCO_KEY"))).status == 200
             assert (await s.ask(chat(key="ACME_KEY"))).status == 401
             assert (await rest_of_stream(client))[1], "its tenant is gone, and what ran runs out"
@@ -173,7 +173,7 @@ def test_A2_a_reload_judges_again_what_waits() -> None:
             await first_event(client)
             asking = asyncio.ensure_future(s.ask(chat(key="ACME_KEY", tokens=300, ignore_eos=True)))
             await s.until(lambda: s.app.snapshot()["pools"]["llama"]["queued_requests"] == 1)
-            s.reload(s.text(tenants={"acme": {"active_tokens_max": 100}}))
+            await s.reload(s.text(tenants={"acme": {"active_tokens_max": 100}}))
             answer = await asking
             assert (answer.status, answer.code) == (400, "request_exceeds_capacity")
             assert (await rest_of_stream(client))[1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import threading
 from typing import Any
 
 import pytest
@@ -163,9 +164,35 @@ def test_A2_a_reload_with_another_period_counts_what_the_journal_has_of_it() -> 
         async with scene(tenants=tenants(quota={"period": "hour", "tokens": 100_000})) as s:
             used = (await s.ask(chat(key="ACME_KEY", tokens=40))).json()["usage"]["total_tokens"]
             await s.settled()
-            s.reload(s.text(tenants={"acme": {"quota": {"period": "month", "tokens": 90}}}))
+            await s.reload(s.text(tenants={"acme": {"quota": {"period": "month", "tokens": 90}}}))
             quota = s.app.snapshot()["tenants"]["acme"]["quota"]
             assert (quota["period"][:6], quota["tokens_committed"]) == ("month-", used)
+            assert (await s.ask(chat(key="ACME_KEY", tokens=60))).code == "insufficient_quota"
+
+    run("uvloop", steps())
+
+
+def test_A2_a_reload_reads_the_files_of_others_beside_the_loop_and_changes_everything_after_it() -> None:
+    async def steps() -> None:
+        async with scene(tenants=tenants(quota={"period": "day", "tokens": 100_000})) as s:
+            assert s.app.usage is not None
+            reading, read_on = threading.Event(), threading.Event()
+            others = s.app.usage.others
+
+            def slow(periods: Any) -> Any:
+                reading.set()
+                assert read_on.wait(10.0)
+                return others(periods)
+
+            s.app.usage.others = slow  # type: ignore[method-assign]
+            before = s.app.policy.version
+            reloading = asyncio.ensure_future(s.reload(s.text(tenants={"acme": {"quota": {"tokens": 90}}})))
+            await s.until(reading.is_set)
+            assert (await s.ask(chat(key="ACME_KEY", tokens=100))).status == 200, "by the policy of before"
+            assert s.app.policy.version == before
+            read_on.set()
+            await reloading
+            assert s.app.policy.version != before
             assert (await s.ask(chat(key="ACME_KEY", tokens=60))).code == "insufficient_quota"
 
     run("uvloop", steps())

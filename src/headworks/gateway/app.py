@@ -42,7 +42,7 @@ from headworks.gateway.proxy import Proxy, methods
 from headworks.gateway.readings import readings
 from headworks.gateway.runner import Runner
 from headworks.gateway.standing import Standing
-from headworks.gateway.usage import UsageJournal
+from headworks.gateway.usage import Others, UsageJournal
 from headworks.ledgers.base import open_ledger
 
 log = logging.getLogger("headworks.gateway")
@@ -117,7 +117,7 @@ class App:
 
     async def start(self) -> None:
         """Listen. Requests are refused with `no_replica` until an engine has said what it holds."""
-        self._read_usage()
+        self._read_usage(await self._other_usage(self.policy))
         self.runner.start()
         self.key_watch.start()
         addresses = await self.server.start(self.settings.listen.host, self.settings.listen.port)
@@ -153,9 +153,13 @@ class App:
             found.append("replicas")
         return found
 
-    def reload(self, policy: Policy, settings: Settings) -> None:
-        """Decide by another policy, for other keys, from now on. Every request sees one version."""
+    async def reload(self, policy: Policy, settings: Settings) -> None:
+        """Decide by another policy, for other keys, from now on. Every request sees one version.
+
+        Files are read first, aside; then everything changes in one turn of the loop. One at a time.
+        """
         assert not self.fixed(settings), "the caller asked before"
+        others = await self._other_usage(policy)
         self.policy = policy
         self.settings = settings
         self.proxy.change_policy(policy)
@@ -165,17 +169,26 @@ class App:
         if self.usage is not None:
             self.usage.change_policy(policy)
         self.runner.feed(events.PolicyChanged(policy))
-        self._read_usage()
+        self._read_usage(others)
 
-    def _read_usage(self) -> None:
-        """Tell the gate what was used of the running periods, by the usage journal."""
+    def _periods(self, policy: Policy) -> dict[str, quota.Period]:
+        """The running period of each tenant that has a quota."""
         utc_s = clock.now_s() + self._utc_offset_s
-        quotas = {name: tenant.quota for name, tenant in self.policy.tenants.items() if tenant.quota is not None}
-        if self.usage is None or not quotas:
+        quotas = {name: tenant.quota for name, tenant in policy.tenants.items() if tenant.quota is not None}
+        return {name: quota.period_of(one.period, utc_s) for name, one in quotas.items()}
+
+    async def _other_usage(self, policy: Policy) -> Others | None:
+        """What other processes wrote of these periods, read where the loop does not wait for it."""
+        periods = self._periods(policy)
+        return await asyncio.to_thread(self.usage.others, periods) if self.usage is not None and periods else None
+
+    def _read_usage(self, others: Others | None) -> None:
+        """Tell the gate what was used of the running periods, by the usage journal."""
+        periods = self._periods(self.policy)
+        if self.usage is None or not periods:
             return
-        periods = {name: quota.period_of(one.period, utc_s) for name, one in quotas.items()}
         used: list[Charge] = []
-        for name, (tokens, nanomoney) in self.usage.used(periods).items():
+        for name, (tokens, nanomoney) in self.usage.used(periods, others).items():
             scope = quota.scope(name, periods[name].name)
             used += [Charge(scope, "tokens", tokens), Charge(scope, "nanomoney", nanomoney)]
         self.runner.feed(events.UsageRead(tuple(used)))
