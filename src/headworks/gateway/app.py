@@ -82,7 +82,7 @@ class App:
         self.runner = Runner(self.gate, self.store, self.engines, records, clock.now_s)
         self.runner.on_described = self._described
         self.answers = _answers(settings)
-        self.standing = Standing(self.snapshot, self.registry, self.accounts, clock.now_s, clock.utc_s)
+        self.standing = Standing(self.snapshot, self.registry, self.accounts, records.troubles, clock.now_s, clock.utc_s)
         self.explanations = Explanations(self.log.find if self.log is not None else None)
         self.proxy = Proxy(
             self.runner,
@@ -326,11 +326,15 @@ def _engine(replica: ReplicaSettings) -> Engine:
 
 
 def _decision_log(settings: Settings) -> DecisionLog | None:
-    log = settings.decision_log
-    if log.directory is None:
+    if settings.decision_log.directory is None:
         return None
     return DecisionLog(
-        Path(log.directory), clock_s=clock.now_s, wall_s=clock.utc_s, rotate_bytes=log.rotate_bytes, keep_days=log.keep_days
+        Path(settings.decision_log.directory),
+        clock_s=clock.now_s,
+        wall_s=clock.utc_s,
+        rotate_bytes=settings.decision_log.rotate_bytes,
+        keep_days=settings.decision_log.keep_days,
+        on_failure=lambda said: log.error("the decision log cannot be written, and what it lacks is lost: %s", said),
     )
 
 

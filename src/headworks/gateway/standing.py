@@ -33,12 +33,14 @@ class Standing:
         snapshot: Callable[[str | None], dict[str, Any]],
         registry: Registry,
         accounts: Accounts,
+        troubles: Callable[[], list[str]],
         clock_s: Callable[[], float],
         wall_s: Callable[[], float],
     ) -> None:
         self._snapshot = snapshot
         self._registry = registry
         self._accounts = accounts
+        self.troubles = troubles
         self._clock_s = clock_s
         self._wall_s = wall_s
         self._since = UtcStamp().text(wall_s())
@@ -56,6 +58,7 @@ class Standing:
             "tenants": self._tenants(policy, snapshot),
             "classes": _classes(self._registry, policy, None),
             "ttft_bounds_s": TTFT_BOUNDS_S,
+            "troubles": self.troubles(),
             "decisions": [self._shown(decision, now_s) for decision in latest],
         }
 

@@ -179,6 +179,11 @@ class UsageJournal:
             self._write_down()
             return self._turn, {hour: dict(by_tenant) for hour, by_tenant in self._totals.items()}
 
+    @property
+    def failure(self) -> str:
+        """What the disk said last, empty while it takes everything."""
+        return self._file.failure
+
     def flush(self) -> None:
         """Hand everything over now; what the disk does not take stays here, in order."""
         with self._writing:
