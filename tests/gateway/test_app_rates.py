@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import glob
+import json
 import math
 import threading
 from typing import Any
@@ -244,5 +246,25 @@ def test_A2_after_waiting_the_answer_names_the_tenants_own_limit() -> None:
             holds_together(answer, "tenant_capacity_exceeded")
             assert (await s.ask(chat(key="BATCHCO_KEY", tokens=4))).status == 200
             await let_end(running)
+
+    run("uvloop", steps())
+
+
+def test_F7_a_reload_changes_the_price_of_what_ends_from_then_on() -> None:
+    async def steps() -> None:
+        prices = {"tiny": {"price_per_mtoken": {"prompt": 0, "cached": 0, "output": 1}}}
+        async with scene(models=prices) as s:
+            await s.ask(chat(tokens=10))
+            await s.settled()
+            await s.reload(s.text(models={"tiny": {"price_per_mtoken": {"output": 3}}}))
+            await s.ask(chat(tokens=10))
+            await s.settled()
+            assert s.app.usage is not None
+            s.app.usage.flush()
+            (path,) = glob.glob(f"{s.texts['usage']['path']}/*.jsonl")
+            with open(path) as file:  # noqa: ASYNC230
+                bills = [json.loads(line) for line in file]
+            assert [bill["billed_nanomoney"] for bill in bills] == [10_000, 30_000]
+            assert bills[0]["price_version"] != bills[1]["price_version"]
 
     run("uvloop", steps())

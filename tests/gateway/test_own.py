@@ -200,3 +200,27 @@ def test_F12_what_a_tenant_asks_about_itself_costs_nothing_for_the_others() -> N
     assert found["tokens"]["output"] == 7
     assert found["classes"]["interactive"]["good_total"] == found["classes"]["interactive"]["completed_total"] == 7
     assert sum(found["classes"]["interactive"]["ttft_counts"]) == 1
+
+
+def test_F2_one_look_up_too_many_is_told_how_many_may_wait() -> None:
+    go_on = threading.Event()
+
+    def find(name: str, tenant: str | None) -> list[Any]:
+        assert go_on.wait(10)
+        return []
+
+    async def steps() -> None:
+        async with scene(tenants=TENANTS) as s:
+            s.app.explanations._find = find
+            asked = [asyncio.create_task(own(s, f"explain/r{number}")) for number in range(WAITING_MAX)]
+            await s.until(lambda: s.app.explanations._waiting == WAITING_MAX)
+            answer = await own(s, "explain/one-too-many")
+            assert (answer.status, answer.code) == (503, "gateway_overloaded")
+            assert answer.json()["error"]["message"] == (
+                "This gateway itself is overloaded: look-ups that wait is 8, the limit is 8."
+            )
+            assert (answer.fields["retry-after"], answer.fields["x-overload-reason"]) == ("1", "gateway_overloaded")
+            go_on.set()
+            assert {answer.status for answer in await asyncio.gather(*asked)} == {404}
+
+    run("uvloop", steps())
