@@ -65,6 +65,9 @@ def test_A9_sqlite_url_opens_a_store_that_says_what_it_survives(tmp_path: Path) 
         )
         said[power] = store.guarantee
         assert store.now_ms() == 7
+        assert isinstance(store, journal.JournalStore)
+        (synchronous,) = store._file._connection.execute("PRAGMA synchronous").fetchone()
+        assert synchronous == (2 if power else 1), "FULL syncs each batch, NORMAL none"
         store.close()
     assert said[False] == (
         "Exact for this process; a killed process forgets nothing that was admitted; a power loss may forget the last "
@@ -112,6 +115,18 @@ def test_A9_a_heartbeat_takes_with_it_what_has_waited(world: JournalWorld) -> No
     world.store.apply([Stop("x", FIRST, "E3a", "cancelled", None)], lambda answers: None)
     ledger.ask(Heartbeat(FIRST))
     assert [type(command).__name__ for command in rows(world.path)[-1]] == ["Stop", "Heartbeat"]
+
+
+def test_A9_five_hundred_riders_are_written_without_company(world: JournalWorld) -> None:
+    ledger = Ledger(world.opened())
+    ledger.open(SCOPES)
+    ledger.ask(*(reserve(f"x{number}", 1) for number in range(512)))
+    before = len(rows(world.path))
+    for number in range(512):
+        assert len(rows(world.path)) == before
+        world.store.apply([Stop(f"x{number}", FIRST, "E1", "completed", None)], lambda answers: None)
+        world.settle()
+    assert len(rows(world.path)[-1]) == 512
 
 
 def test_A9_what_was_not_written_is_forgotten_as_charged_never_as_free(world: JournalWorld) -> None:
