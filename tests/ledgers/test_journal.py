@@ -123,10 +123,11 @@ def test_A9_five_hundred_riders_are_written_without_company(world: JournalWorld)
     ledger.ask(*(reserve(f"x{number}", 1) for number in range(512)))
     before = len(rows(world.path))
     for number in range(512):
-        assert len(rows(world.path)) == before
+        if number == 511:
+            assert len(rows(world.path)) == before
         world.store.apply([Stop(f"x{number}", FIRST, "E1", "completed", None)], lambda answers: None)
         world.settle()
-    assert len(rows(world.path)[-1]) == 512
+    assert [len(row) for row in rows(world.path)[before:]] == [512]
 
 
 def test_A9_what_was_not_written_is_forgotten_as_charged_never_as_free(world: JournalWorld) -> None:
