@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from typing import Any
 
 import pytest
@@ -104,6 +105,37 @@ def test_F9_top_once_gives_scripts_everything_as_json(
                 client.close()
 
     run("uvloop", steps())
+
+
+def test_F12_what_cannot_be_written_down_is_said_until_it_can_and_what_was_lost_for_good(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+
+    async def troubles(s: Scene) -> list[str]:
+        return list((await s.admin("/admin/state")).json()["troubles"])
+
+    async def steps() -> None:
+        async with scene() as s:
+            directory = str(s.texts["log"]["decisions"])
+            assert await troubles(s) == []
+            os.rename(directory, f"{directory}.away")
+            assert (await s.ask(chat())).status == 200
+            await s.settled()
+            await s.until(lambda: len(s.app.standing.troubles()) == 2)
+            log, usage = await troubles(s)
+            assert log.startswith("The decision log cannot be written: ") and "No such file" in log
+            assert usage.startswith("The usage journal cannot be written: ") and usage.endswith("since the start: 0.")
+            assert await asyncio.to_thread(headworks, ["top", "--once", "--every", "0.1", *admin(s)]) == 0
+            assert log in capsys.readouterr().out
+            os.rename(f"{directory}.away", directory)
+            assert (await s.ask(chat())).status == 200
+            await s.until(lambda: len(s.app.standing.troubles()) == 1 and "is written again" in s.app.standing.troubles()[0])
+            assert s.app.log is not None and s.app.log.dropped > 0
+            assert await troubles(s) == [f"The decision log is written again. Lines lost since the start: {s.app.log.dropped}."]
+
+    run("uvloop", steps())
+    assert caplog.text.count("the decision log cannot be written") == 1
 
 
 def cells(top: Top, name: str) -> list[list[str]]:

@@ -76,11 +76,27 @@ def test_B15_a_hundred_refused_in_one_instant_are_told_a_hundred_times_apart_by_
     assert bucket.promise(1, 60.0, 14.95) == 0.1, "full by now, with one return still to come"
 
 
+def test_B15_promises_are_bounded_and_whoever_comes_beyond_shares_the_last_ones_time() -> None:
+    bucket = Bucket(1_000.0, 1, 0)
+    bucket.draw(1, 0.0)
+    waits_s = [bucket.promise(1, 60.0, 0.0) for _ in range(10_003)]
+    assert waits_s[9_998:] == [9.999, 10.0, 10.001, 10.001, 10.001]
+
+
 def test_B15_nothing_is_kept_for_who_is_told_not_to_come_back() -> None:
     bucket = Bucket(1.0, 1, 0)
     bucket.draw(1, 0.0)
     assert bucket.promise(61, 60.0, 0.0) == 61.0
     assert bucket.promise(1, 60.0, 0.0) == 1.0
+
+
+def test_B5_a_return_that_is_due_first_is_over_first_whoever_was_told_so_before() -> None:
+    bucket = Bucket(10.0, 100, 0)
+    bucket.draw(400, 0.0)
+    assert bucket.promise(100, 60.0, 0.0) == 40.0
+    bucket.give_back(300, 0.0)  # what ran used less
+    assert bucket.promise(10, 60.0, 0.0) == 11.0
+    assert bucket.promise(50, 60.0, 12.0) == 5.0, "it is full, and only the first is still to come"
 
 
 def test_a_size_that_is_not_stated_is_ten_seconds_of_the_rate_and_at_least_one() -> None:

@@ -9,9 +9,10 @@ import pytest
 
 from headworks.core import events
 from headworks.core.book import Book
-from headworks.core.effects import Run
+from headworks.core.commands import Start
+from headworks.core.effects import Alarm, Run
 from headworks.core.policy import Policy, PricePolicy, QuotaPolicy, RatePolicy
-from headworks.core.types import Charge, Decision, Verdict
+from headworks.core.types import Charge, Decision, Owner, Verdict
 from tests.core.driver import Bench, policy
 
 LONG = {"ttft_slo_s": None, "wait_s_max": 20.0}
@@ -110,6 +111,23 @@ def test_B5_what_was_sent_and_left_before_a_byte_has_cost_its_prompt() -> None:
     assert bench.refusal().reason == "rate_limit_exceeded"
     bench.arrive(100)
     assert len(bench.take(Run)) == 1
+
+
+def test_B5_what_the_ledger_saw_running_does_not_give_its_rates_back_as_unsent() -> None:
+    bench = Bench(limited(rate=TOKENS))
+    request = bench.arrive(300, output_tokens=100)
+    execution = bench.execution()
+    bench.book.apply([Start(execution, Owner("g1", "boot-1"))], int(bench.now_s * 1000))
+    bench.feed(events.ClientGone(request))
+    bench.feed(events.NotSent(execution, "gone"))
+    assert [alarm.name for alarm in bench.take(Alarm)] == ["stop_refused"]
+    bench.arrive(1)
+    assert bench.refusal().reason == "rate_limit_exceeded", "it may still run"
+    bench.feed(events.Evidence(execution, "E3b"))
+    bench.arrive(101)
+    assert bench.refusal().reason == "rate_limit_exceeded"
+    bench.arrive(100)
+    assert len(bench.take(Run)) == 1, "its prompt of 200 has been read"
 
 
 def test_B5_another_attempt_of_the_same_arrival_draws_nothing_again() -> None:

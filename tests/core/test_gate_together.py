@@ -8,9 +8,9 @@ from typing import Any
 from headworks.core import events
 from headworks.core.book import Book
 from headworks.core.commands import Cancel, Stop
-from headworks.core.effects import Abort, Run
+from headworks.core.effects import Abort, Ask, Reply, Run
 from headworks.core.policy import ClassPolicy, Policy, QuotaPolicy, RatePolicy
-from tests.core.driver import Bench, policy
+from tests.core.driver import Bench, drained_at, policy
 
 PATIENT: dict[str, Any] = {"ttft_slo_s": None, "wait_s_max": 2.0}
 
@@ -104,3 +104,41 @@ def test_A7_what_was_orphaned_while_this_gateway_stood_still_is_its_own_again_an
     assert [record.state for record in made.book.charged()] == ["RUNNING"]
     made.feed(events.Progressed(execution, 90))
     assert made.take(Abort) == [] and made.held() == 264
+
+
+def test_D4_a_busy_engine_is_not_asked_again_because_its_refusal_is_settled() -> None:
+    made = Bench(policy(interactive=PATIENT))
+    made.arrive(100)
+    made.feed(events.NotSent(made.execution(), "busy"))
+    assert made.take(Run) == [], "the ledger has let go of the first attempt, and that has made no room in the engine"
+    made.advance(0.2)
+    assert len(made.take(Run)) == 1
+
+
+def test_B15_a_retry_that_an_engine_refused_as_busy_is_still_counted_as_the_retry_it_is() -> None:
+    made = Bench(policy(interactive=PATIENT, tenant={"retry_ratio": 0.1}))
+    made.arrive(100, retry_count=1)
+    made.feed(events.NotSent(made.execution(), "busy"))
+    made.advance(0.2)
+    made.complete(made.execution())
+    (outcome,) = made.outcomes()
+    assert (outcome.outcome, outcome.retry_kind) == ("completed", "early")
+
+
+def test_A4_that_it_began_is_not_told_any_more_when_it_has_ended_in_the_same_breath() -> None:
+    made = Bench(policy(interactive=PATIENT))
+    made.arrive(100)
+    execution = made.execution()
+    made.take(Ask)
+    made.first_byte(execution)
+    made.complete(execution)
+    assert [type(command) for ask in made.take(Ask) for command in ask.commands] == [Stop]
+
+
+def test_I41_at_a_drain_those_stay_in_the_queue_whose_turn_comes_in_time() -> None:
+    made = Bench(policy(interactive={"ttft_slo_s": None, "wait_s_max": 50.0}, pool={"active_requests_max": 1}, kind="fifo"))
+    drained_at(made, per_s=10.0, tokens=100, waiting=30)
+    assert made.gate.snapshot(made.now_s)["pools"]["p"]["queued_requests"] == 30
+    made.feed(events.Drain(made.now_s + 1.05))
+    assert {reply.decision.reason for reply in made.take(Reply)} == {"draining"}
+    assert made.gate.snapshot(made.now_s)["pools"]["p"]["queued_requests"] == 11, "a tenth of a second each"

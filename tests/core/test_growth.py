@@ -343,7 +343,41 @@ def test_A2_an_answer_that_grew_is_committed_to_its_quota_like_any_other() -> No
     made = bench(quota=QuotaPolicy("day", tokens=10_000))
     execution = running(made)
     counts(made, execution, 184)
-    assert grows(made) and made.held("quota:acme@day-1970-01-01") == 300
+    assert grows(made) and made.held("quota:acme@day-1970-01-01") == 364
+    shown = made.gate.snapshot(made.now_s)["tenants"]["acme"]["quota"]
+    assert (shown["tokens_committed"], shown["tokens_outstanding"]) == (0, 364)
     made.complete(execution, prompt_tokens=100, output_tokens=250)
     assert made.held("quota:acme@day-1970-01-01") == 350
     assert (made.held(), made.gate.check(), made.book.check()) == (0, [], [])
+
+
+@pytest.mark.parametrize("ends_by", ["length", "spare", "stop"])
+def test_A2_an_answer_grows_only_as_far_as_its_quota_goes(ends_by: str) -> None:
+    made = bench(quota=QuotaPolicy("day", tokens=400), on_growth_refused=ends_by)
+    execution = running(made)
+    counts(made, execution, 184)
+    counts(made, execution, 248)
+    assert made.held("quota:acme@day-1970-01-01") == 364, "428 would be more than 400"
+    counts(made, execution, 264)
+    (abort,) = made.aborts()
+    assert (abort.reason, abort.as_length) == ("insufficient_quota", ends_by != "stop")
+    assert abort.shortfall is not None and (abort.shortfall.value, abort.shortfall.limit) == (428, 400)
+    made.feed(events.Evidence(execution, "E3a"))
+    assert made.held("quota:acme@day-1970-01-01") == 364, "it used all of it"
+    made.arrive(37)
+    assert made.refusal().reason == "insufficient_quota"
+
+
+def test_A2_growth_after_the_hour_belongs_to_the_hour_it_was_admitted_in() -> None:
+    made = bench(quota=QuotaPolicy("hour", tokens=400))
+    made.advance(3_599.0 - made.now_s)
+    execution = running(made)
+    made.advance(2.0)
+    made.arrive(10)
+    assert len(made.take(Run)) == 1
+    for tokens in (184, 248, 312):
+        counts(made, execution, tokens)
+    assert made.take(Abort) == []
+    assert made.held("quota:acme@hour-1970-01-01T01") == 10
+    made.complete(execution, prompt_tokens=100, output_tokens=350)
+    assert made.gate.snapshot(made.now_s)["tenants"]["acme"]["quota"]["tokens_outstanding"] == 10

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from headworks.core import events
 from headworks.core.commands import Claim, Heartbeat, Reserve, Stop
-from headworks.core.effects import Run
+from headworks.core.effects import Attach, Run
 from headworks.core.types import Owner, RequestKey
 from tests.core.driver import Bench, policy
 from tests.core.test_identity import ONE_PLACE, PATIENT, commands, ended, keyed, settled, waiting
@@ -118,3 +118,32 @@ def test_A6_a_key_taken_by_another_gateway_in_a_lapse_is_not_run_twice() -> None
     bench.advance(0.5)
     assert bench.take(Run) == []
     assert bench.refusal().reason == "idempotency_in_progress"
+
+
+def test_A6_who_asked_first_may_leave_while_the_key_is_asked_for_and_another_waits_for_it() -> None:
+    bench = Bench(policy(interactive=PATIENT))
+    bench.lose_answers = True
+    first = keyed(bench)
+    bench.lose_answers = False
+    second = keyed(bench)
+    bench.feed(events.ClientGone(first))
+    assert bench.take(Run) == []
+    bench.advance(0.3)  # the claim is asked again, and answered
+    bench.complete(bench.execution())
+    assert {name: one.outcome for name, one in ended(bench).items()} == {first: "completed", second: "replayed"}
+    settled(bench)
+
+
+def test_A6_a_repeat_that_comes_before_the_ledger_has_heard_of_the_end_gets_the_answer() -> None:
+    bench = Bench(policy(interactive=PATIENT))
+    keyed(bench)
+    execution = bench.execution()
+    bench.first_byte(execution)
+    bench.lose_asks = True
+    bench.complete(execution)
+    bench.lose_asks = False
+    again = keyed(bench)
+    assert [one.execution for one in bench.take(Attach)] == [execution]
+    assert ended(bench)[again].outcome == "replayed"
+    bench.advance(0.3)
+    settled(bench)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from headworks.core import events
-from headworks.core.effects import Reply
+from headworks.core.effects import Reply, Run
 from headworks.core.types import Charge
+from tests.core.driver import Bench
 from tests.core.shared_pool import Counter, shared
 
 # turns
@@ -139,6 +142,27 @@ def test_D1_another_discipline_after_a_reload_takes_over_what_waits() -> None:
     counter.bench.feed(events.PolicyChanged(replace(shared(), version="v2", number=2)))
     order = counter.served(44)
     assert order.count("interactive/acme") == 40
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "order"),
+    [("wfq", "fifo", ["r2", "r3", "r4", "r5"]), ("fifo", "wfq", ["r5", "r3", "r4", "r2"])],
+    ids=["to arrival", "to deadline"],
+)
+def test_D3_a_reload_puts_what_waits_into_the_new_order(before: str, after: str, order: list[str]) -> None:
+    bench = Bench(shared(kind=before))
+    for start_by_s in (500.0, 400.0, 200.0, 300.0):
+        bench.arrive(100, start_by_s=start_by_s)
+    execution = bench.execution()
+    bench.feed(events.PolicyChanged(replace(shared(kind=after), version="v2", number=2)))
+    bench.arrive(100, start_by_s=150.0)
+    sent = []
+    for _ in range(4):
+        bench.complete(execution)
+        (run,) = bench.take(Run)
+        execution = run.execution.id
+        sent.append(run.id)
+    assert sent == order
 
 
 def test_F3_observing_lets_everything_through_whoever_has_had_more() -> None:

@@ -200,3 +200,13 @@ def test_position_is_that_in_the_own_flow() -> None:
     counter.arrive("bulk", "batchco", 30)
     assert counter.decision("interactive", "acme").position == 1
     assert counter.decision("interactive", "acme").position == 2
+
+
+def test_D2_the_prompt_of_an_answer_in_one_piece_is_taken_as_read_when_it_is_sent() -> None:
+    """It shows its first byte at its end: until then it would hold back every other prompt."""
+    counter = Counter(shared(PROMISED, BULK, active_requests_max=8))
+    pool = counter.bench.gate._desk.pools["p"]
+    counter.arrive("bulk", "batchco", tokens=1_000)
+    assert pool.reading_tokens == 999
+    counter.arrive("bulk", "batchco", tokens=1_000, stream=False)
+    assert pool.reading_tokens == 999

@@ -65,6 +65,34 @@ def test_E2_paused_call_receives_nothing_until_resumed(loop: str) -> None:
     run_on(loop, test())
 
 
+def test_E2_a_pause_before_the_connection_exists_is_kept(loop: str) -> None:
+    async def test() -> None:
+        asked, answered = asyncio.Event(), asyncio.Event()
+
+        async def script(peer: Peer) -> None:
+            await peer.request()
+            asked.set()
+            await peer.say(CHUNKED_HEAD + frame(b"first\n"), LAST_CHUNK)
+            answered.set()
+
+        async with Server(script) as server:
+            pool = Pool(Endpoint(server.url), Clock())
+            recorder = Recorder()
+            call = start(pool, recorder)
+            call.pause_reading()
+            assert not asked.is_set(), "it is connecting"
+            await answered.wait()
+            for _ in range(20):  # turns in which it would have been read
+                await asyncio.sleep(0)
+            assert recorder.told == []
+            call.resume_reading()
+            await recorder.until_told("end")
+            assert recorder.payload == b"first\n"
+            await pool.close()
+
+    run_on(loop, test())
+
+
 def test_E2_pause_ends_with_the_answer(loop: str) -> None:
     """A client that pauses at its last byte must not leave the next execution on that connection unread."""
 

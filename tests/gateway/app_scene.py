@@ -118,9 +118,9 @@ class Scene:
         given = merged(self.texts, changes)
         return load_bytes(json.dumps(given).encode(), "scene.yaml", ENVIRONMENT).config_or_raise()
 
-    def reload(self, config: Any) -> None:
+    async def reload(self, config: Any) -> None:
         """As SIGHUP does."""
-        self.app.reload(build.policy(config, number=self.app.policy.number + 1), build.settings(config, ENVIRONMENT))
+        await self.app.reload(build.policy(config, number=self.app.policy.number + 1), build.settings(config, ENVIRONMENT))
 
 
 def merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:

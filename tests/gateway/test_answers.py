@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from relay_scene import IDS, JSON, SSE, FakeClient
+from relay_scene import IDS, JSON, SSE, FakeClient, FakeUpstream
 
 from headworks.gateway.answers import ENTRY_BYTES, Answers
 from headworks.gateway.audience import Audience
-from headworks.gateway.reply import own_headers
+from headworks.gateway.reply import Headers, own_headers
 
 
 class Kept:
@@ -151,3 +151,42 @@ def test_A6_one_that_is_cut_off_costs_the_others_nothing() -> None:
     for piece in (b"one|", b"two|", b"three|"):
         audience.send(None, piece)
     assert [client.body for client in clients] == [b"one|two|three|", b"one|two|", b"one|two|three|", b"one|two|three|"]
+
+
+class GoesAtOnce(FakeClient):
+    """Is gone in the middle of the head it is sent."""
+
+    def start(self, status: int, headers: Headers, length: int | None) -> None:
+        super().start(status, headers, length)
+        self.leave()
+
+
+def test_A6_one_that_goes_at_the_head_costs_the_others_nothing() -> None:
+    audience, clients = Kept().answers.open("x"), [FakeClient(True), GoesAtOnce(True), FakeClient(True), FakeClient(True)]
+    for client in clients:
+        audience.join(client, IDS, own_headers(IDS, 0.0), lambda: None)
+    audience.start(200, SSE)
+    audience.send(None, b"one")
+    assert [(client.status, client.body) for client in clients] == [(200, b"one"), (200, b""), (200, b"one"), (200, b"one")]
+
+
+def test_A6_a_slow_one_that_leaves_takes_its_pause_with_it() -> None:
+    audience, source = Kept().answers.open("x"), FakeUpstream()
+    audience.fed_by(Paces(source))
+    slow, other = FakeClient(True), FakeClient(True)
+    for client in (slow, other):
+        audience.join(client, IDS, own_headers(IDS, 0.0), lambda: None)
+    audience.start(200, SSE)
+    slow.pause()
+    other.pause()
+    other.resume()
+    assert source.calls == ["pause"]
+    slow.leave()
+    assert source.calls == ["pause", "resume"]
+
+
+class Paces:
+    """A source that writes down what it is told."""
+
+    def __init__(self, upstream: FakeUpstream) -> None:
+        self.pause, self.resume = upstream.pause_reading, upstream.resume_reading

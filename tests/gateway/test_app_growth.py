@@ -130,6 +130,25 @@ def test_A8_stop_is_an_error_to_the_client(stream: bool) -> None:
     run("uvloop", steps())
 
 
+def test_A2_an_answer_that_outgrows_a_quota_of_money_is_told_the_sums() -> None:
+    async def steps() -> None:
+        engine = fake_engine(natural_tokens=1_000)
+        tenants = {"acme": {"keys": ["env:ACME_KEY"], "quota": {"period": "day", "money": 0.0003}}}
+        models = {"tiny": {"price_per_mtoken": {"prompt": 0, "cached": 0, "output": 1}}}
+        classes = merged(PATIENT, {"interactive": {"on_growth_refused": "stop"}})
+        async with scene(engine, pool=GOLDEN, tenants=tenants, models=models, classes=classes) as s:
+            answer = await s.ask(chat(key="ACME_KEY", tokens=1_500))
+            assert (answer.status, answer.code) == (429, "insufficient_quota")
+            assert answer.json()["error"]["message"] == "Your quota is 0.0003 money; this request would make it 0.000328."
+            assert answer.fields["x-should-retry"] == "false"
+            await s.settled()
+            quota = s.app.snapshot()["tenants"]["acme"]["quota"]
+            assert 260_000 <= quota["nanomoney_committed"] <= 300_000
+            assert quota["nanomoney_outstanding"] == 0
+
+    run("uvloop", steps())
+
+
 def test_A8_with_room_it_grows_and_its_story_tells_both_reservations() -> None:
     async def steps() -> None:
         engine = fake_engine(natural_tokens=400)

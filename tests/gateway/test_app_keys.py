@@ -151,12 +151,12 @@ def test_H2_a_reload_that_takes_a_class_from_the_tenant_takes_it_from_its_keys(t
         async with keyed(tmp_path) as s:
             key = (await added(s, tenant="acme", classes=["bulk"]))["key"]
             s.texts["tenants"] = {"acme": {"classes": ["interactive"]}}
-            s.reload(s.text())
+            await s.reload(s.text())
             refused = await s.ask(chat(bearer(key)))
             assert (refused.status, refused.code) == (403, "forbidden")
             assert refused.json()["error"]["message"] == "This key may use no class that its tenant still has."
             s.texts["tenants"] = {"batchco": TENANTS["batchco"]}
-            s.reload(s.text())
+            await s.reload(s.text())
             assert (await s.ask(chat(bearer(key)))).status == 401
 
     run("uvloop", steps())

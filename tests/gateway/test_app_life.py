@@ -115,7 +115,7 @@ def test_I39_a_reload_decides_what_comes_and_leaves_what_runs() -> None:
             client.send(chat("Idempotency-Key: k1", key="ACME_KEY", stream=True, tokens=200))
             await first_event(client)
             tightened = s.text(tenants={"acme": {"active_tokens_max": 50}})
-            s.reload(tightened)
+            await s.reload(tightened)
             assert s.app.policy.version != before
             answer = await s.ask(chat("Idempotency-Key: k2", key="ACME_KEY", tokens=4))
             assert (answer.status, answer.code) == (429, "tenant_capacity_exceeded")
@@ -138,7 +138,7 @@ def test_H2_a_reload_takes_keys_in_and_out() -> None:
             await first_event(client)
             assert (await s.ask(chat(key="BATCHCO_KEY"))).status == 401
             s.texts["tenants"] = {"batchco": {"keys": ["env:BATCHCO_KEY"]}}
-            s.reload(s.text())
+            await s.reload(s.text())
             assert (await s.ask(chat(key="BATCHCO_KEY"))).status == 200
             assert (await s.ask(chat(key="ACME_KEY"))).status == 401
             assert (await rest_of_stream(client))[1], "its tenant is gone, and what ran runs out"
@@ -173,7 +173,7 @@ def test_A2_a_reload_judges_again_what_waits() -> None:
             await first_event(client)
             asking = asyncio.ensure_future(s.ask(chat(key="ACME_KEY", tokens=300, ignore_eos=True)))
             await s.until(lambda: s.app.snapshot()["pools"]["llama"]["queued_requests"] == 1)
-            s.reload(s.text(tenants={"acme": {"active_tokens_max": 100}}))
+            await s.reload(s.text(tenants={"acme": {"active_tokens_max": 100}}))
             answer = await asking
             assert (answer.status, answer.code) == (400, "request_exceeds_capacity")
             assert (await rest_of_stream(client))[1]
@@ -281,3 +281,51 @@ def test_F12_a_fault_in_the_gate_costs_that_event_and_nothing_beside_it(kind: ty
 
     run("uvloop", steps())
     assert f"{kind.__name__} could not be handled" in caplog.text
+
+
+def test_F12_what_we_fail_to_send_is_answered_and_costs_nothing() -> None:
+    async def steps() -> None:
+        async with scene() as s:
+            s.app.proxy.allowance = None  # type: ignore[assignment, method-assign]
+            answer = await s.ask(chat("Idempotency-Key: k1"))
+            assert (answer.status, answer.code) == (500, "internal_error")
+            await s.settled()
+            assert (s.engines[0].requests, s.app.answers.total_bytes) == (0, 0)
+            assert s.app.accounts.alarms == {"gateway_fault": 1}
+            del s.app.proxy.allowance
+            assert (await s.ask(chat("Idempotency-Key: k1"))).status == 200
+
+    run("uvloop", steps())
+
+
+def test_F12_what_we_fail_to_send_after_a_wait_is_answered_to_all_who_share_it() -> None:
+    async def steps() -> None:
+        async with scene(classes=PATIENT, pool={"active_requests_max": 1}) as s:
+            client = await s.connect()
+            client.send(chat(stream=True, tokens=60))
+            await first_event(client)
+            asking = asyncio.gather(*(s.ask(chat("Idempotency-Key: k1")) for _ in range(2)))
+            await s.until(lambda: len(s.app.gate._desk.lives) == 3)
+            s.app.proxy.allowance = None  # type: ignore[assignment, method-assign]
+            assert (await rest_of_stream(client))[1]
+            answers = await asyncio.wait_for(asking, 5.0)
+            assert [(answer.status, answer.code) for answer in answers] == 2 * [(500, "internal_error")]
+            assert s.app.accounts.alarms == {"gateway_fault": 1}
+
+    run("uvloop", steps())
+
+
+def test_F12_what_may_have_been_sent_when_we_failed_is_charged_until_the_engine_was_counted() -> None:
+    async def steps() -> None:
+        async with scene() as s:
+            (engine,) = s.app.engines.values()
+            engine.run = None  # type: ignore[assignment, method-assign]
+            answer = await s.ask(chat())
+            assert (answer.status, answer.code) == (502, "upstream_lost")
+            assert [one.state for one in s.charged()] == ["CANCELLING"]
+            del engine.run
+            await s.until(lambda: not s.charged(), 15.0)
+            assert s.outcome(answer.fields["x-request-id"])["evidence"] == "E3b"
+            assert (await s.ask(chat())).status == 200
+
+    run("uvloop", steps())

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import glob
+import json
 import math
+import threading
 from typing import Any
 
 import pytest
@@ -163,9 +166,35 @@ def test_A2_a_reload_with_another_period_counts_what_the_journal_has_of_it() -> 
         async with scene(tenants=tenants(quota={"period": "hour", "tokens": 100_000})) as s:
             used = (await s.ask(chat(key="ACME_KEY", tokens=40))).json()["usage"]["total_tokens"]
             await s.settled()
-            s.reload(s.text(tenants={"acme": {"quota": {"period": "month", "tokens": 90}}}))
+            await s.reload(s.text(tenants={"acme": {"quota": {"period": "month", "tokens": 90}}}))
             quota = s.app.snapshot()["tenants"]["acme"]["quota"]
             assert (quota["period"][:6], quota["tokens_committed"]) == ("month-", used)
+            assert (await s.ask(chat(key="ACME_KEY", tokens=60))).code == "insufficient_quota"
+
+    run("uvloop", steps())
+
+
+def test_A2_a_reload_reads_the_files_of_others_beside_the_loop_and_changes_everything_after_it() -> None:
+    async def steps() -> None:
+        async with scene(tenants=tenants(quota={"period": "day", "tokens": 100_000})) as s:
+            assert s.app.usage is not None
+            reading, read_on = threading.Event(), threading.Event()
+            others = s.app.usage.others
+
+            def slow(periods: Any) -> Any:
+                reading.set()
+                assert read_on.wait(10.0)
+                return others(periods)
+
+            s.app.usage.others = slow  # type: ignore[method-assign]
+            before = s.app.policy.version
+            reloading = asyncio.ensure_future(s.reload(s.text(tenants={"acme": {"quota": {"tokens": 90}}})))
+            await s.until(reading.is_set)
+            assert (await s.ask(chat(key="ACME_KEY", tokens=100))).status == 200, "by the policy of before"
+            assert s.app.policy.version == before
+            read_on.set()
+            await reloading
+            assert s.app.policy.version != before
             assert (await s.ask(chat(key="ACME_KEY", tokens=60))).code == "insufficient_quota"
 
     run("uvloop", steps())
@@ -217,5 +246,25 @@ def test_A2_after_waiting_the_answer_names_the_tenants_own_limit() -> None:
             holds_together(answer, "tenant_capacity_exceeded")
             assert (await s.ask(chat(key="BATCHCO_KEY", tokens=4))).status == 200
             await let_end(running)
+
+    run("uvloop", steps())
+
+
+def test_F7_a_reload_changes_the_price_of_what_ends_from_then_on() -> None:
+    async def steps() -> None:
+        prices = {"tiny": {"price_per_mtoken": {"prompt": 0, "cached": 0, "output": 1}}}
+        async with scene(models=prices) as s:
+            await s.ask(chat(tokens=10))
+            await s.settled()
+            await s.reload(s.text(models={"tiny": {"price_per_mtoken": {"output": 3}}}))
+            await s.ask(chat(tokens=10))
+            await s.settled()
+            assert s.app.usage is not None
+            s.app.usage.flush()
+            (path,) = glob.glob(f"{s.texts['usage']['path']}/*.jsonl")
+            with open(path) as file:  # noqa: ASYNC230
+                bills = [json.loads(line) for line in file]
+            assert [bill["billed_nanomoney"] for bill in bills] == [10_000, 30_000]
+            assert bills[0]["price_version"] != bills[1]["price_version"]
 
     run("uvloop", steps())

@@ -228,3 +228,21 @@ async def refused_later(s: Scene) -> Any:
             return answer
         await asyncio.sleep(0.05)
     raise AssertionError("it was never refused")
+
+
+def test_K50_one_connection_too_many_is_told_so_in_the_same_words() -> None:
+    async def steps() -> None:
+        async with scene(server={"limits": {"connections_max": 1}}) as s:
+            first = await s.connect()
+            first.send(get("/v1/models"))
+            assert (await first.answer()).status == 200
+            surplus = await s.connect()  # it is told before it has asked for anything
+            answer = await surplus.answer()
+            assert (answer.status, answer.code) == (503, "gateway_overloaded")
+            assert answer.fields["x-overload-reason"] == "gateway_overloaded"
+            assert (answer.fields["retry-after"], answer.fields["retry-after-ms"]) == ("1", "1000")
+            assert answer.fields["connection"] == "close"
+            surplus.close()
+            first.close()
+
+    run("uvloop", steps())

@@ -73,7 +73,7 @@ async def break_one_thing(s: Scene, engine: FakeEngine, choose: random.Random) -
         await asyncio.sleep(0.2)
         engine.slow(1.0)
     elif what == "reload":
-        s.reload(s.text(classes={"interactive": {"queue": {"wait_s_max": choose.choice((0.5, 2))}}}))
+        await s.reload(s.text(classes={"interactive": {"queue": {"wait_s_max": choose.choice((0.5, 2))}}}))
     elif what == "metrics":
         engine.faults.dropped_series |= {"vllm:num_requests_running"}
         await asyncio.sleep(0.2)

@@ -302,3 +302,22 @@ def test_A8_the_engine_is_asked_for_the_stream_and_its_usage() -> None:
 def test_A8_who_ignores_the_end_will_write_all_that_it_may() -> None:
     parsed = chat.parse(json.dumps({"model": "tiny", **TALK, "ignore_eos": True}).encode(), Limits())
     assert isinstance(parsed, Parsed) and parsed.output_tokens_min == 2**31 - 1
+
+
+def test_I34_a_whole_longer_than_64_mib_is_given_up_and_costs_no_more_memory() -> None:
+    whole = Whole().plays(ROLE, chunk("one "), end=False)
+    block = b"data: " + b"x" * (8 * 1024 * 1024) + b"\n\n"
+    for _ in range(8):
+        whole.relay.on_body(None, block)
+    assert whole.relay._audience._choices == {}
+    whole.relay.on_body(None, chunk("two", finish="stop") + TOLD + DONE)
+    whole.relay.on_end()
+    assert (whole.client.status, whole.client.json()["error"]["code"]) == (502, "upstream_lost")
+
+
+def test_A8_a_slow_client_of_what_is_cut_short_holds_up_no_evidence() -> None:
+    scene = Scene().plays(ROLE, chunk("a"), end=False)
+    scene.client.pause()
+    scene.relay.cut_short()
+    assert scene.upstream.calls == ["pause", "abort", "resume"]
+    assert scene.heard.said == ["first byte", "slow", "caught up"]

@@ -10,7 +10,11 @@ import pytest
 from app_scene import ENVIRONMENT, Scene, chat, first_event, get, rest_of_stream, run, scene
 from http_port import Answer
 
+from headworks.core.policy import ClassPolicy, Policy, TenantPolicy
+from headworks.gateway.accounts import Accounts
 from headworks.gateway.explanations import WAITING_MAX, Explanations, TooMany
+from headworks.gateway.metrics import Registry
+from headworks.gateway.standing import Standing
 
 TENANTS = {
     "acme": {"keys": ["env:ACME_KEY"], "active_requests_max": 1, "active_tokens_max": 4_000},
@@ -159,3 +163,64 @@ def test_F2_tenants_look_ups_are_counted_and_made_one_at_a_time() -> None:
         explanations.close()
 
     asyncio.run(steps())
+
+
+class Registers(Registry):
+    """Refuses to be read whole."""
+
+    def counted(self, name: str, first: str | None = None) -> dict[tuple[str, ...], float]:
+        assert first is not None, f"{name} of everybody"
+        return super().counted(name, first)
+
+    def observed(self, name: str, first: str | None = None) -> dict[tuple[str, ...], list[int]]:
+        assert first is not None, f"{name} of everybody"
+        return super().observed(name, first)
+
+
+def test_F12_what_a_tenant_asks_about_itself_costs_nothing_for_the_others() -> None:
+    names = [f"tenant-{number}" for number in range(500)]
+    registry = Registers(list)
+    registry.allow("tenant", names)
+    registry.allow("class", ["interactive"])
+    registry.allow("model", ["tiny"])
+    for count, name in enumerate(names, 1):
+        registry.counter("tokens_total", name, "interactive", "tiny", "output").add(count)
+        registry.counter("goodput_total", name, "interactive", "tiny").add(count)
+        registry.counter("requests_total", name, "interactive", "tiny", "completed", "", "first").add(count)
+        registry.histogram("ttft_seconds", name, "interactive", "tiny").observe(0.2)
+    asked: list[str | None] = []
+
+    def snapshot(tenant: str | None) -> dict[str, Any]:
+        asked.append(tenant)
+        return {"tokens": 1, "requests": 2, "queued_requests": 3, "queued_tokens": 4}
+
+    policy = Policy("v1", 1, {"interactive": ClassPolicy("interactive")}, {name: TenantPolicy(name) for name in names}, {})
+    found = Standing(snapshot, registry, Accounts(registry), list, lambda: 0.0, lambda: 0.0).own(policy, "tenant-6")
+    assert asked == ["tenant-6"]
+    assert found["tokens"]["output"] == 7
+    assert found["classes"]["interactive"]["good_total"] == found["classes"]["interactive"]["completed_total"] == 7
+    assert sum(found["classes"]["interactive"]["ttft_counts"]) == 1
+
+
+def test_F2_one_look_up_too_many_is_told_how_many_may_wait() -> None:
+    go_on = threading.Event()
+
+    def find(name: str, tenant: str | None) -> list[Any]:
+        assert go_on.wait(10)
+        return []
+
+    async def steps() -> None:
+        async with scene(tenants=TENANTS) as s:
+            s.app.explanations._find = find
+            asked = [asyncio.create_task(own(s, f"explain/r{number}")) for number in range(WAITING_MAX)]
+            await s.until(lambda: s.app.explanations._waiting == WAITING_MAX)
+            answer = await own(s, "explain/one-too-many")
+            assert (answer.status, answer.code) == (503, "gateway_overloaded")
+            assert answer.json()["error"]["message"] == (
+                "This gateway itself is overloaded: look-ups that wait is 8, the limit is 8."
+            )
+            assert (answer.fields["retry-after"], answer.fields["x-overload-reason"]) == ("1", "gateway_overloaded")
+            go_on.set()
+            assert {answer.status for answer in await asyncio.gather(*asked)} == {404}
+
+    run("uvloop", steps())

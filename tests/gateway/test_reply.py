@@ -312,7 +312,7 @@ def test_E4_text_of_a_client_cannot_break_an_event() -> None:
 
 
 def test_E4_the_edge_speaks_the_same_shape() -> None:
-    headers, body = http_error(431, "invalid_request", "Too many headers.")
+    headers, body = http_error(431, "invalid_request", "Too many headers.", 0.0)
     assert (b"x-should-retry", b"false") in headers
     assert json.loads(body) == {
         "error": {
@@ -322,6 +322,18 @@ def test_E4_the_edge_speaks_the_same_shape() -> None:
             "code": "invalid_request",
         }
     }
+
+
+def test_K50_the_edge_says_what_it_has_too_much_of_and_when_to_come_back() -> None:
+    headers, body = http_error(503, "gateway_overloaded", "There are too many connections.", 1_000.0)
+    assert headers == [
+        (b"Content-Type", b"application/json"),
+        (b"retry-after-ms", b"1000"),
+        (b"Retry-After", b"1"),
+        (b"X-RateLimit-Reset", b"1001"),
+        (b"X-Overload-Reason", b"gateway_overloaded"),
+    ]
+    assert json.loads(body)["error"]["type"] == "server_error"
 
 
 def test_E4_engines_say_nothing_in_our_name() -> None:

@@ -105,6 +105,26 @@ def test_A2_cancelled_work_is_billed_as_the_quota_says(tmp_path: Path, wall: Wal
     journal.close()
 
 
+def test_A2_what_others_wrote_can_be_read_before_and_is_read_again_after_midnight(tmp_path: Path, wall: Wall) -> None:
+    killed = open_journal(tmp_path, wall)
+    killed.write(ended("completed"))
+    killed.flush()
+    journal = open_journal(tmp_path, wall)
+    month = {"acme": period_of("month", WALL_S - 86_400)}  # the last of November will be yesterday
+    before = journal.others(month)
+    journal.write(ended("completed"))
+    for path in files(tmp_path):
+        path.rename(path.with_suffix(".aside"))
+    assert journal.used(month, before)["acme"][0] == 100, "no file was looked at, and its own lines are of this moment"
+    for path in files(tmp_path, "*.aside"):
+        path.rename(path.with_suffix(".jsonl"))
+    journal.flush()
+    wall.s += 86_400
+    journal.flush()
+    assert journal.used(month, before)["acme"][0] == 100, "its own lines are in a finished file now"
+    journal.close()
+
+
 def test_A2_what_was_used_is_known_after_a_restart_and_after_a_kill(tmp_path: Path, wall: Wall) -> None:
     first = open_journal(tmp_path, wall)
     first.write(ended("completed"))

@@ -6,17 +6,32 @@ import json
 import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
 from headworks.core.book import Book
 from headworks.core.commands import Answer, Cancel, Claim, Command, Heartbeat, Held, SetLimits, Stop
-from headworks.core.types import Charge, RequestKey, Reservation
+from headworks.core.seams import LedgerStore
+from headworks.core.types import Charge, Owner, RequestKey, Reservation
+from headworks.ledgers import journal
 from headworks.ledgers.base import LedgerError, open_ledger
 from headworks.ledgers.journal_rows import decode
 from headworks.testing.suites.ledger import CASES
 from headworks.testing.suites.ledger_histories import History
-from headworks.testing.suites.ledger_subject import FIRST, LEASE_MS, RESTARTED, SECOND, WHOLE, Ledger, Opened, reserve, used
+from headworks.testing.suites.ledger_subject import (
+    FIRST,
+    LEASE_MS,
+    REMEMBER_MS,
+    RESTARTED,
+    SECOND,
+    WHOLE,
+    Ledger,
+    Opened,
+    reserve,
+    used,
+)
 from tests.ledgers.stores import JournalWorld
 
 SCOPES = {"pool:pool": WHOLE, "tenant:acme": WHOLE}
@@ -50,6 +65,9 @@ def test_A9_sqlite_url_opens_a_store_that_says_what_it_survives(tmp_path: Path) 
         )
         said[power] = store.guarantee
         assert store.now_ms() == 7
+        assert isinstance(store, journal.JournalStore)
+        (synchronous,) = store._file._connection.execute("PRAGMA synchronous").fetchone()
+        assert synchronous == (2 if power else 1), "FULL syncs each batch, NORMAL none"
         store.close()
     assert said[False] == (
         "Exact for this process; a killed process forgets nothing that was admitted; a power loss may forget the last "
@@ -99,6 +117,19 @@ def test_A9_a_heartbeat_takes_with_it_what_has_waited(world: JournalWorld) -> No
     assert [type(command).__name__ for command in rows(world.path)[-1]] == ["Stop", "Heartbeat"]
 
 
+def test_A9_five_hundred_riders_are_written_without_company(world: JournalWorld) -> None:
+    ledger = Ledger(world.opened())
+    ledger.open(SCOPES)
+    ledger.ask(*(reserve(f"x{number}", 1) for number in range(512)))
+    before = len(rows(world.path))
+    for number in range(512):
+        if number == 511:
+            assert len(rows(world.path)) == before
+        world.store.apply([Stop(f"x{number}", FIRST, "E1", "completed", None)], lambda answers: None)
+        world.settle()
+    assert [len(row) for row in rows(world.path)[before:]] == [512]
+
+
 def test_A9_what_was_not_written_is_forgotten_as_charged_never_as_free(world: JournalWorld) -> None:
     ledger = Ledger(world.opened())
     ledger.open(SCOPES)
@@ -140,9 +171,12 @@ def test_A9_limits_of_the_life_before_do_not_outrank_those_of_this_one(world: Jo
 
 
 @pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize("snapshot_rows", [7, 10_000])
-def test_A9_a_replayed_journal_is_the_same_book(seed: int, snapshot_rows: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("snapshot_rows", "ended_at"), [(7, 256), (10_000, 256), (20, 2)])
+def test_A9_a_replayed_journal_is_the_same_book(
+    seed: int, snapshot_rows: int, ended_at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Random histories of every command there is, killed again and again. To see one again: `History(seed)`."""
+    monkeypatch.setattr(journal, "ENDED_AT", ended_at)
     world = JournalWorld(tmp_path, snapshot_rows=snapshot_rows)
     ledger, history = Ledger(world.opened()), History(seed)
     for number in range(240):
@@ -223,6 +257,87 @@ def test_A6_an_answer_given_before_a_restart_is_remembered_and_of_a_minted_one_i
     ledger.store = world.killed()
     assert world.store.book.records() == []
     world.store.close()
+
+
+def test_A6_what_ends_under_keys_is_kept_a_few_hundred_at_a_time_and_once(tmp_path: Path) -> None:
+    """A snapshot that had to make rows of all of them at once stopped the loop for as long as that takes."""
+    world = JournalWorld(tmp_path)
+    ledger = Ledger(world.opened())
+    ledger.open(SCOPES)
+
+    def complete(numbers: range, owner: Owner) -> None:
+        for number in numbers:
+            key, execution = RequestKey("acme", f"order-{number}"), f"x{number}"
+            ledger.ask(Claim(execution, key, "same", owner), reserve(execution, 10, owner=owner, key=key))
+            ledger.ask(Stop(execution, owner, "E1", "completed", used(8)))
+
+    complete(range(700), FIRST)
+    assert [len(row) for row in kept(world.path)] == [256, 256]
+    ledger.store = world.killed()
+    assert [len(row) for row in kept(world.path)] == [699], "the last end was not written yet; all others once"
+    ledger.ask(Heartbeat(RESTARTED))
+    complete(range(700, 1_000), RESTARTED)
+    ledger.ask(Heartbeat(RESTARTED))
+    world.store.close()
+    assert [len(row) for row in kept(world.path)] == [699, 256, 44]
+    ledger.store = world.open()
+    ledger.ask(Heartbeat(SECOND))
+    for number in (0, 255, 256, 698, 700, 999):
+        assert ledger.outcome(Claim("again", RequestKey("acme", f"order-{number}"), "same", SECOND)) == "replay"
+    world.advance(REMEMBER_MS + 1)
+    world.store.close()
+    world.open().close()
+    assert kept(world.path) == [], "what is forgotten leaves the file as well"
+
+
+def test_A6_a_file_whose_snapshot_does_not_say_how_far_it_speaks_is_read_whole(world: JournalWorld) -> None:
+    ledger, key = Ledger(world.opened()), RequestKey("acme", "order-1")
+    ledger.open(SCOPES)
+    ledger.ask(Claim("x", key, "same", FIRST), reserve("x", 10, key=key), Stop("x", FIRST, "E1", "completed", used(8)))
+    world.store.close()
+    with sqlite3.connect(world.path) as connection:
+        snapshot = msgspec.msgpack.decode(connection.execute("SELECT book FROM snapshot").fetchone()[0])
+        assert snapshot.pop("ended_upto") == 1
+        connection.execute("UPDATE snapshot SET book = ?", (msgspec.msgpack.encode(snapshot),))
+    ledger.store = world.open()
+    ledger.ask(Heartbeat(SECOND))
+    assert ledger.outcome(Claim("again", key, "same", SECOND)) == "replay"
+
+
+def kept(path: Path) -> list[list[Any]]:
+    """What stands in the file of what has ended."""
+    with sqlite3.connect(path) as connection:
+        return [msgspec.msgpack.decode(row) for (row,) in connection.execute("SELECT records FROM ended ORDER BY number")]
+
+
+def test_A6_a_lowered_remember_s_makes_no_key_run_again_after_restarts(tmp_path: Path) -> None:
+    url, now_ms = f"sqlite:{tmp_path}/ledger.db", 1_000
+
+    def complete(execution: str, remember_ms: int) -> None:
+        store = open_ledger(url, lease_ms=LEASE_MS, remember_ms=remember_ms, clock_ms=lambda: now_ms)
+        ledger, key = Ledger(as_opened(store)), RequestKey("acme", execution)
+        ledger.open(SCOPES)
+        ledger.ask(Claim(execution, key, "same", FIRST), reserve(execution, 10, key=key))
+        ledger.ask(Stop(execution, FIRST, "E1", "completed", used(8)))
+        store.close()
+
+    def outcome(execution: str) -> str:
+        store = open_ledger(url, lease_ms=LEASE_MS, remember_ms=60_000, clock_ms=lambda: now_ms)
+        ledger = Ledger(as_opened(store))
+        ledger.open(SCOPES)
+        found = ledger.outcome(Claim("again", RequestKey("acme", execution), "same", FIRST))
+        store.close()
+        return found
+
+    complete("before", 3_600_000)
+    complete("after", 60_000)
+    for _ in range(2):
+        assert (outcome("before"), outcome("after")) == ("replay", "replay")
+
+
+def as_opened(store: LedgerStore) -> Opened:
+    """A store whose time a test keeps itself."""
+    return Opened(store, lambda ms: None, lambda: None, lambda: store, lambda: store, list)
 
 
 def test_A9_a_snapshot_empties_the_journal_and_is_as_good(tmp_path: Path) -> None:

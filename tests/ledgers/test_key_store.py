@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from headworks.ledgers.base import LedgerError
-from headworks.ledgers.keys import ACTIVE_MAX, ADMIN, ENDED_KEPT_MAX, KeyStore, StoredKey, Wanted
+from headworks.ledgers.keys import ACTIVE_MAX, ADMIN, ENDED_KEPT_MAX, VERB_BUSY_S_MAX, KeyStore, StoredKey, Wanted
 
 ACME = Wanted("acme")
 GIVEN = "a-pepper-that-the-operator-gives-to-all"
@@ -109,7 +109,7 @@ def test_H2_two_active_keys_hold_against_a_race(file: Path) -> None:
 
 def test_H2_the_first_pepper_stays_against_a_race(file: Path) -> None:
     def add(number: int) -> tuple[str, bytes]:
-        store = KeyStore(str(file))
+        store = KeyStore(str(file), busy_s_max=VERB_BUSY_S_MAX)
         try:
             secret, kept = issued(store, Wanted(f"tenant-{number}"))
             return secret, kept.hash
@@ -121,6 +121,25 @@ def test_H2_the_first_pepper_stays_against_a_race(file: Path) -> None:
     pepper = KeyStore(str(file)).pepper(100.0)
     assert [hmac.new(pepper, secret.encode(), "sha256").digest() for secret, _ in made] == [hashed for _, hashed in made]
     assert [path.name for path in file.parent.glob("*.pepper*")] == ["ledger.db.pepper"]
+    assert {path.name for path in file.parent.iterdir()} <= {"ledger.db", "ledger.db-wal", "ledger.db-shm", "ledger.db.pepper"}
+
+
+def test_H2_nobody_ever_works_on_half_of_a_file_that_another_makes(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file without its log lets in whoever comes: SQLite then cannot begin one, nor waits until it could."""
+    seen: list[bytes] = []
+    link = os.link
+
+    def watched(made: str, path: str) -> None:
+        if path == str(file) and not seen:
+            assert not file.exists()
+            seen.append(Path(made).read_bytes()[18:20])
+            KeyStore(path).issue(ACME, 100.0)  # another is first
+        link(made, path)
+
+    monkeypatch.setattr(os, "link", watched)
+    KeyStore(str(file))._make()
+    assert seen[0] == b"\x02\x02", "with a log, by its header"
+    assert [key.tenant for key in KeyStore(str(file)).kept()] == ["acme"], "the first one stays"
 
 
 def test_H2_a_rotated_key_works_on_for_its_grace(file: Path) -> None:

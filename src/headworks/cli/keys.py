@@ -163,13 +163,15 @@ def _in_file(file: Path, verb: str, name: str, asked: Any) -> tuple[int, Any]:
     from headworks.config.load import load
     from headworks.gateway.key_desk import KeyDesk
     from headworks.ledgers.base import LedgerError
-    from headworks.ledgers.keys import KeyStore
+    from headworks.ledgers.keys import VERB_BUSY_S_MAX, KeyStore
 
     config = load(str(file), os.environ, exposed_ok=True).config_or_raise()
     settings, rules = build.settings(config, os.environ), build.policy(config, number=1)
     given = settings.keys_secret
     try:
-        store = KeyStore(settings.keys_path, given.reveal() if given else None) if settings.keys_path is not None else None
+        store = None
+        if settings.keys_path is not None:
+            store = KeyStore(settings.keys_path, given.reveal() if given else None, VERB_BUSY_S_MAX)
         status, body = KeyDesk(store, lambda: rules, time.time).do(verb, name, asked)
     except LedgerError as error:
         could_not_ask(str(error))

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from headworks.core.types import Capacity
     from headworks.gateway.app import App
 
+log = logging.getLogger("headworks.gateway")
+
 
 def serve(
     config: Annotated[Path | None, typer.Option(help="The configuration file.")] = None,
@@ -78,11 +80,16 @@ async def _serve(app: App, file: Path | None, exposed: bool, as_json: bool) -> N
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    loop.add_signal_handler(signal.SIGHUP, _reload, app, file, exposed)
+    asked = asyncio.Event()
+    loop.add_signal_handler(signal.SIGHUP, asked.set)
     _banner(app, as_json)
-    described = asyncio.create_task(_say_capacity(app, as_json))
+    beside = [
+        asyncio.create_task(_say_capacity(app, as_json)),
+        asyncio.create_task(_reload_when_asked(asked, app, file, exposed)),
+    ]
     await stop.wait()
-    described.cancel()
+    for task in beside:
+        task.cancel()
     typer.echo(f"draining, at most {app.settings.drain_s:g} s", err=True)
     await app.stop()
 
@@ -151,8 +158,19 @@ def _show_capacity(capacity: Capacity, as_json: bool) -> None:
     sys.stdout.flush()
 
 
-def _reload(app: App, file: Path | None, exposed: bool) -> None:
-    """SIGHUP: the file again, whole, or not at all."""
+async def _reload_when_asked(asked: asyncio.Event, app: App, file: Path | None, exposed: bool) -> None:
+    """By SIGHUP, one after the other: what comes while one is under way is the next one."""
+    while True:
+        await asked.wait()
+        asked.clear()
+        try:
+            await _reload(app, file, exposed)
+        except Exception:
+            log.exception("the reload failed")
+
+
+async def _reload(app: App, file: Path | None, exposed: bool) -> None:
+    """The file again, whole, or not at all."""
     if file is None:
         return
     loaded = load.load(str(file), os.environ, exposed_ok=exposed)
@@ -165,6 +183,6 @@ def _reload(app: App, file: Path | None, exposed: bool) -> None:
     if fixed:
         typer.echo(f"not reloaded: {', '.join(fixed)} can only change with a restart", err=True)
         return
-    app.reload(build.policy(loaded.config, number=app.policy.number + 1), wanted)
+    await app.reload(build.policy(loaded.config, number=app.policy.number + 1), wanted)
     typer.echo(f"reloaded, policy {app.policy.version}")
     sys.stdout.flush()

@@ -91,7 +91,8 @@ def _print(figures: Figures, as_json: bool) -> None:
         typer.echo(msgspec.json.encode(figures).decode())
         return
     console = Console(highlight=False)
-    console.print(heading(figures), markup=False)
+    for line in (heading(figures), *figures.troubles):
+        console.print(line, markup=False)
     for text in tables(figures):
         table = Table(title=text.title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
         for column in text.columns:

@@ -235,7 +235,8 @@ class Book(Leases):
         self._keys |= {RequestKey(tenant, name): execution for tenant, name, execution in value["keys"]}
         for line, dues in zip(self._forgetting, value["forgetting"], strict=True):
             line.extend((due_ms, execution) for due_ms, execution in dues)
-        self._forgetting[KEYED].extend((one["forget_ms"], one["execution"]) for one in told.values())
+        self._forgetting[KEYED].extend(sorted((one["forget_ms"], one["execution"]) for one in told.values()))
+        self._keyed_until_ms = max((due_ms for due_ms, _ in self._forgetting[KEYED]), default=0)
         self.ended_count = 0
         self._sweep_due_ms = self._forget_at_ms = 0
         if not replay:

@@ -60,6 +60,9 @@ class Records:
         self._forgetting: tuple[deque[tuple[int, str]], ...] = (deque(), deque(), deque())
         """(due, execution) of ended executions without a key, with one, and of tombstones."""
         self._forget_at_ms = 0
+        self._keyed_until_ms = 0
+        """Nothing that ends under a key is forgotten before what ended before it, though `remember_ms` may have been lowered:
+        what a restart takes back begins with the first of the line, and must not leave out one behind it."""
         self.ended_count = 0
         """News of what has ended under a client's key, since this book was made or restored."""
         self._wakes: deque[tuple[Owner, str]] = deque(maxlen=WAKES_MAX)
@@ -163,7 +166,8 @@ class Records:
         """A given key is answered from memory for long, a minted one for a minute."""
         if entry.key is not None:
             self.ended_count += 1
-            self._forget_in(KEYED, entry, self.remember_ms)
+            self._keyed_until_ms = max(self._keyed_until_ms, self.now_ms + self.remember_ms)
+            self._forget_in(KEYED, entry, self._keyed_until_ms - self.now_ms)
             return
         due_ms = self.now_ms + MINTED_MS
         due_ms -= due_ms % -MINTED_STEP_MS  # up to the next step

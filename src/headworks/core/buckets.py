@@ -15,7 +15,7 @@ come back yet. Otherwise all who were refused in one instant would return in one
 
 from __future__ import annotations
 
-from collections import deque
+from heapq import heappop, heappush
 from math import ceil
 
 BURST_S = 10.0
@@ -44,7 +44,8 @@ class Bucket:
         self.debt_max = debt_max
         self._level = float(self.burst)
         self._at_s = 0.0
-        self._promises: deque[tuple[float, int]] = deque()
+        self._promises: list[tuple[float, int]] = []
+        """(due, amount), the earliest first: what was given back in between makes a later promise due earlier."""
         self._promised = 0
 
     @property
@@ -78,10 +79,10 @@ class Bucket:
     def promise(self, amount: int, horizon_s: float, now_s: float) -> float:
         """When to come back with it, in whole milliseconds. Beyond the horizon nobody does, so nothing is kept for him."""
         while self._promises and self._promises[0][0] <= now_s:
-            self._promised -= self._promises.popleft()[1]
+            self._promised -= heappop(self._promises)[1]
         wait_s = ceil(self.wait_s(amount + self._promised, now_s) * 1000 - 1e-6) / 1000
         if wait_s <= horizon_s and len(self._promises) < PROMISES_MAX:
-            self._promises.append((now_s + wait_s, amount))
+            heappush(self._promises, (now_s + wait_s, amount))
             self._promised += amount
         return wait_s
 

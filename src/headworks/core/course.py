@@ -146,7 +146,7 @@ class Course:
             if replica is not None:
                 replica.refused_connection(now_s)
         life.failed = True
-        again = life.wanted and life.state == SENT
+        again = life.wanted and life.state == SENT and event.reason != "fault"
         self._settle(life, "not_sent", "E0", now_s, report=not again)
         return life if again else None
 
@@ -285,7 +285,13 @@ class Course:
             return False
         if life.state not in (SETTLING, UNASKED):
             return False
+        return self._over(life, now_s)
+
+    def _over(self, life: Life, now_s: float) -> bool:
+        """The ledger has let go of it."""
         self._growth.freed(life.lane.pool.name, now_s)
+        if life.drawn:
+            metering.ended(life, now_s)
         return self._desk.move(life, "stop_answered")
 
     def _mark_unproved(self, life: Life, now_s: float) -> None:
@@ -316,8 +322,7 @@ class Course:
         if life.quota is not None:
             metering.commits(life)
             self._desk.limits_open = True  # no stop of ours has told the ledger: the limits will, with the next beat
-        self._desk.move(life, "stop_answered")
-        self._growth.freed(life.lane.pool.name, now_s)
+        self._over(life, now_s)
         life.ask = None
 
     def report(self, life: Life, now_s: float, outcome: str = "") -> None:
@@ -329,7 +334,7 @@ class Course:
         if life.leaving_s is not None and life.evidence:
             life.lane.pool.proof_s.add(now_s - life.leaving_s)
         self._desk.record(outcome_record(life, outcome, now_s))
-        if life.drawn:
+        if life.drawn and life.evidence != "E0":  # that it never ran is so when the ledger has agreed
             metering.ended(life, now_s)
         if life.sharers:
             for sharer in life.sharers.values():
@@ -339,4 +344,4 @@ class Course:
 
 
 VERBS = {Start: "start", Cancel: "cancel", Stop: "stop"}
-NOT_SENT_REASONS = {"late": "ledger_unavailable", "connect": "no_replica", "busy": "queue_timeout", "gone": ""}
+NOT_SENT_REASONS = {"late": "ledger_unavailable", "connect": "no_replica", "busy": "queue_timeout", "gone": "", "fault": ""}

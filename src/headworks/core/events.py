@@ -52,9 +52,10 @@ class StoreChanged:
 
 @dataclass(slots=True)
 class NotSent:
-    """Not one byte of the execution was written and none ever will be. `reason`: `late` (fence), `connect`, `gone`, `busy`.
+    """Not one byte of the execution was written and none ever will be.
 
-    `busy` is a recognised busy answer of the engine before any output.
+    `reason`: `late` (fence), `connect`, `gone`, `busy` (a recognised busy answer of the engine before any output), or `fault`,
+    which is ours: trying again would only repeat it.
     """
 
     execution: str

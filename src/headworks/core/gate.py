@@ -25,7 +25,7 @@ from headworks.core.life import ASKED, CLAIMING, LEAVING, QUEUED, UNASKED, Life
 from headworks.core.policy import INFINITE_S, Policy
 from headworks.core.pool import Pool
 from headworks.core.refusing import Refusing
-from headworks.core.snapshot import audit, snapshot
+from headworks.core.snapshot import audit, snapshot, tenant_use
 from headworks.core.tenant import Left
 from headworks.core.types import Execution, Owner, Reservation
 
@@ -414,9 +414,9 @@ class Gate:
         use = self._desk.tenants.get(tenant)
         return use.left(client, now_s) if use is not None else (None, None)
 
-    def snapshot(self, now_s: float) -> dict[str, Any]:
-        """What there is, for people and metrics."""
-        return snapshot(self._desk, self._boot, now_s)
+    def snapshot(self, now_s: float, tenant: str | None = None) -> dict[str, Any]:
+        """What there is, for people and metrics; or only what one tenant has, without looking at the others."""
+        return snapshot(self._desk, self._boot, now_s) if tenant is None else tenant_use(self._desk, tenant)
 
     def check(self) -> list[str]:
         """Recompute every counter from its parts; a sentence for each that differs."""

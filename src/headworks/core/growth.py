@@ -16,6 +16,8 @@ reading in between, may charge the smaller one on top: too much until the end, n
 
 Whose client does not read is not heard of: its reservation has to be all that it may write, at once.
 
+A quota of a period is asked with every step as it is before the start, and is nobody's to lend.
+
 `length` ends the answer as any that reached its limit; `stop` with an error; `spare` lets it pass its *tenant's* limit
 while the pool has room: such a step is charged to the pool and not to the tenant. Where the pool has none it ends as
 `length`.
@@ -31,6 +33,7 @@ from headworks.core.effects import Watch
 from headworks.core.estimate import sized
 from headworks.core.life import RUNNING, Life
 from headworks.core.policy import INFINITE_S
+from headworks.core.quota import GONE, PREFIX
 from headworks.core.types import Charge, Work
 
 RETRIED_MAX = 8
@@ -84,12 +87,16 @@ class Growth:
         """For so many output tokens a sample in all. `spare`: not at the tenant's expense."""
         lane, work, execution, policy = life.lane, life.work, life.execution, life.lane.pool.policy
         on_replica = f"replica:{execution.replica}"
-        before, after = lane.charges(work, on_replica), lane.charges(self._grown(life, output_tokens), on_replica)
+        grown = self._grown(life, output_tokens)
+        before, after = lane.charges(work, on_replica), lane.charges(grown, on_replica)
         charges = tuple(
             Charge(scope, unit, amount - held)
             for (scope, unit, held), (_, _, amount) in zip(before, after, strict=True)
             if amount > held and not (spare and scope == lane.tenant_scope)
         )
+        if life.quota is not None:
+            more = life.quota.more(grown, life.request.model)
+            charges += tuple(Charge(*charge) for charge in more if charge[2] > 0)
         self._desk.ask_growth(life, Grow(execution.id, self._desk.owner, output_tokens, charges), now_s)
         unanswered_tokens = work.output_tokens + policy.growth_step_tokens - policy.growth_ahead_tokens
         self._desk.effect(Watch(execution.id, unanswered_tokens * work.sequences))
@@ -116,6 +123,8 @@ class Growth:
         life.work = self._grown(life, command.step)
         if not any(charge.scope == life.lane.tenant_scope for charge in command.charges):
             life.spare_tokens += life.work.tokens - before_tokens
+        if life.quota is not None:
+            life.quota.grown(life.work, life.request.model)
         desk.take(life)
         life.growths += 1
         life.growth_refused, life.shortfall = False, None
@@ -156,6 +165,8 @@ class Growth:
         short = life.shortfall
         if short is None:
             reason = UNANSWERED  # no limit stood in the way, so it was the ledger's own: our lease is over
+        elif short.scope.startswith(PREFIX):
+            reason = GONE
         else:
             reason = TENANT_SHORT if short.scope == life.lane.tenant_scope else MEMORY_SHORT
         self._end(life, reason, now_s)

@@ -25,7 +25,19 @@ if TYPE_CHECKING:
 class WaitingLine:
     """What one tenant has waiting in one class: in order of deadline where the discipline wants it, else of arrival."""
 
-    __slots__ = ("_lives", "_order", "_stands_at", "bytes", "flow", "is_marked", "is_tried", "share", "tokens", "told_s")
+    __slots__ = (
+        "_by_deadline",
+        "_lives",
+        "_order",
+        "_stands_at",
+        "bytes",
+        "flow",
+        "is_marked",
+        "is_tried",
+        "share",
+        "tokens",
+        "told_s",
+    )
 
     def __init__(self, flow: Flow, share: float) -> None:
         self.flow = flow
@@ -39,18 +51,30 @@ class WaitingLine:
         """It was sent back: one is asked for at a time, until one is granted."""
         self.told_s = float("-inf")
         """When the ledger was last told of a head that finds no room."""
+        self._by_deadline = False
         self._order: list[tuple[float, int]] = []
         self._lives: dict[int, Life] = {}
         self._stands_at: dict[int, float] = {}
 
     def add(self, life: Life) -> None:
         """Join at the life's own place: one that was asked for and not granted comes back to where it stood."""
-        place_s = life.start_by_s if life.lane.by_deadline else 0.0
         self._lives[life.number] = life
-        self._stands_at[life.number] = place_s
-        insort(self._order, (place_s, life.number))
+        self._place(life)
         self.tokens += life.work.tokens
         self.bytes += life.request.prompt_bytes
+
+    def _place(self, life: Life) -> None:
+        place_s = life.start_by_s if self._by_deadline else 0.0
+        self._stands_at[life.number] = place_s
+        insort(self._order, (place_s, life.number))
+
+    def order(self, by_deadline: bool) -> None:
+        """By deadline, or by arrival: another discipline may have it otherwise, and then all stand anew."""
+        if by_deadline != self._by_deadline:
+            self._by_deadline = by_deadline
+            self._order.clear()
+            for life in self._lives.values():
+                self._place(life)
 
     def remove(self, life: Life) -> None:
         del self._lives[life.number]
@@ -141,6 +165,7 @@ class PoolQueue:
 
     def _weigh(self, line: WaitingLine, lane: Lane) -> None:
         line.share = lane.tenant_policy.share
+        line.order(lane.by_deadline)
         waiting = self.classes[lane.flow[0]]
         waiting.share = lane.service_class.share if lane.share is None else lane.share.weights[0]
         waiting.tenants_share += line.share

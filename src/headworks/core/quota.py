@@ -181,6 +181,20 @@ class QuotaCharge:
         """For the reserve."""
         return self._listed(self.tokens, self.nanomoney)
 
+    def more(self, work: Work, model: str) -> tuple[tuple[str, str, int], ...]:
+        """For a grow: what this work, which it may become, has outstanding beyond what there is."""
+        tokens, nanomoney = billed(None, work, self._quota.price(model), reserved=True)
+        return self._listed(tokens - self.tokens, nanomoney - self.nanomoney)
+
+    def grown(self, work: Work, model: str) -> None:
+        """It has become that."""
+        quota = self._quota
+        tokens, nanomoney = billed(None, work, quota.price(model), reserved=True)
+        if quota.scope == self.scope:
+            quota.outstanding_tokens += tokens - self.tokens
+            quota.outstanding_nanomoney += nanomoney - self.nanomoney
+        self.tokens, self.nanomoney = tokens, nanomoney
+
     def bill(self, usage: Usage | None, work: Work, model: str, is_cancelled: bool) -> tuple[tuple[str, str, int], ...]:
         """It has ended: what stays committed, for the stop."""
         quota = self._quota

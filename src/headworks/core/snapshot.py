@@ -37,6 +37,19 @@ def snapshot(desk: Desk, boot: Boot, now_s: float) -> dict[str, Any]:
     }
 
 
+def tenant_use(desk: Desk, name: str) -> dict[str, Any]:
+    """What one tenant holds and what of it waits, at a cost that does not grow with the number of tenants."""
+    use = desk.tenants.get(name)
+    queues = [pool.queue for pool in desk.pools.values()]
+    lines = [queue.line((service_class, name)) for queue in queues for service_class in queue.classes]
+    return {
+        "tokens": use.tokens if use is not None else 0,
+        "requests": use.requests if use is not None else 0,
+        "queued_requests": sum(line.requests for line in lines),
+        "queued_tokens": sum(line.tokens for line in lines),
+    }
+
+
 def _quota(quota: Quota, now_s: float) -> dict[str, Any]:
     """What is committed and what is outstanding, apart (K26)."""
     quota.turn(now_s)

@@ -133,13 +133,15 @@ class Pool:
 class Call:
     """One request and what became of it. The listener gets its last word exactly once, from the loop."""
 
-    __slots__ = ("aborted", "connection", "is_over", "listener", "send_before_s")
+    __slots__ = ("aborted", "connection", "is_over", "is_paused", "listener", "send_before_s")
 
     def __init__(self, send_before_s: float, listener: Listener) -> None:
         self.send_before_s = send_before_s
         self.listener = listener
         self.connection: Connection | None = None
         """The connection it was written to, while that is this call's."""
+        self.is_paused = False
+        """Nothing of the answer is wanted now, on whichever connection it will come."""
         self.aborted = False
         self.is_over = False
         """`on_not_sent`, `on_end` or `on_lost` is said or scheduled, or `on_closed` was said in its place."""
@@ -169,11 +171,13 @@ class Call:
 
     def pause_reading(self) -> None:
         """See `Upstream.pause_reading`. An aborted call is never paused: its end must be seen."""
-        if self.connection is not None and not self.aborted:
+        self.is_paused = not self.aborted
+        if self.connection is not None and self.is_paused:
             self.connection.pause()
 
     def resume_reading(self) -> None:
         """See `Upstream.resume_reading`."""
+        self.is_paused = False
         if self.connection is not None:
             self.connection.resume()
 
@@ -242,6 +246,8 @@ class Connection(asyncio.Protocol):
         call.connection = self
         self._call = call
         self._reader.begin(call.listener)
+        if call.is_paused:
+            self.pause()
         return True
 
     def data_received(self, data: bytes) -> None:

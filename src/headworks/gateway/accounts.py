@@ -205,6 +205,16 @@ class Records:
         if self._log is not None:
             self._log.write(record)
 
+    def troubles(self) -> list[str]:
+        """What could not be written down, a sentence each; none while the disk takes everything."""
+        kept = (("The decision log", self._log), ("The usage journal", self._usage))
+        found = []
+        for name, one in kept:
+            if one is not None and (one.failure or one.dropped):
+                now = f"cannot be written: {one.failure}" if one.failure else "is written again"
+                found.append(f"{name} {now}. Lines lost since the start: {one.dropped:,}.")
+        return found
+
     def alarm(self, alarm: Alarm) -> None:
         self._accounts.alarm(alarm)
 

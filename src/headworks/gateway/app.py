@@ -42,7 +42,7 @@ from headworks.gateway.proxy import Proxy, methods
 from headworks.gateway.readings import readings
 from headworks.gateway.runner import Runner
 from headworks.gateway.standing import Standing
-from headworks.gateway.usage import UsageJournal
+from headworks.gateway.usage import Others, UsageJournal
 from headworks.ledgers.base import open_ledger
 
 log = logging.getLogger("headworks.gateway")
@@ -82,7 +82,7 @@ class App:
         self.runner = Runner(self.gate, self.store, self.engines, records, clock.now_s)
         self.runner.on_described = self._described
         self.answers = _answers(settings)
-        self.standing = Standing(self.snapshot, self.registry, self.accounts, clock.now_s, clock.utc_s)
+        self.standing = Standing(self.snapshot, self.registry, self.accounts, records.troubles, clock.now_s, clock.utc_s)
         self.explanations = Explanations(self.log.find if self.log is not None else None)
         self.proxy = Proxy(
             self.runner,
@@ -100,7 +100,7 @@ class App:
             _edge_limits(settings),
             allowed=methods,
             clock_s=clock.now_s,
-            error_body=reply.http_error,
+            error_body=_http_error,
             on_fault=_log_fault,
         )
         self._admin = _AdminServer(
@@ -117,7 +117,7 @@ class App:
 
     async def start(self) -> None:
         """Listen. Requests are refused with `no_replica` until an engine has said what it holds."""
-        self._read_usage()
+        self._read_usage(await self._other_usage(self.policy))
         self.runner.start()
         self.key_watch.start()
         addresses = await self.server.start(self.settings.listen.host, self.settings.listen.port)
@@ -153,9 +153,13 @@ class App:
             found.append("replicas")
         return found
 
-    def reload(self, policy: Policy, settings: Settings) -> None:
-        """Decide by another policy, for other keys, from now on. Every request sees one version."""
+    async def reload(self, policy: Policy, settings: Settings) -> None:
+        """Decide by another policy, for other keys, from now on. Every request sees one version.
+
+        Files are read first, aside; then everything changes in one turn of the loop. One at a time.
+        """
         assert not self.fixed(settings), "the caller asked before"
+        others = await self._other_usage(policy)
         self.policy = policy
         self.settings = settings
         self.proxy.change_policy(policy)
@@ -165,17 +169,26 @@ class App:
         if self.usage is not None:
             self.usage.change_policy(policy)
         self.runner.feed(events.PolicyChanged(policy))
-        self._read_usage()
+        self._read_usage(others)
 
-    def _read_usage(self) -> None:
-        """Tell the gate what was used of the running periods, by the usage journal."""
+    def _periods(self, policy: Policy) -> dict[str, quota.Period]:
+        """The running period of each tenant that has a quota."""
         utc_s = clock.now_s() + self._utc_offset_s
-        quotas = {name: tenant.quota for name, tenant in self.policy.tenants.items() if tenant.quota is not None}
-        if self.usage is None or not quotas:
+        quotas = {name: tenant.quota for name, tenant in policy.tenants.items() if tenant.quota is not None}
+        return {name: quota.period_of(one.period, utc_s) for name, one in quotas.items()}
+
+    async def _other_usage(self, policy: Policy) -> Others | None:
+        """What other processes wrote of these periods, read where the loop does not wait for it."""
+        periods = self._periods(policy)
+        return await asyncio.to_thread(self.usage.others, periods) if self.usage is not None and periods else None
+
+    def _read_usage(self, others: Others | None) -> None:
+        """Tell the gate what was used of the running periods, by the usage journal."""
+        periods = self._periods(self.policy)
+        if self.usage is None or not periods:
             return
-        periods = {name: quota.period_of(one.period, utc_s) for name, one in quotas.items()}
         used: list[Charge] = []
-        for name, (tokens, nanomoney) in self.usage.used(periods).items():
+        for name, (tokens, nanomoney) in self.usage.used(periods, others).items():
             scope = quota.scope(name, periods[name].name)
             used += [Charge(scope, "tokens", tokens), Charge(scope, "nanomoney", nanomoney)]
         self.runner.feed(events.UsageRead(tuple(used)))
@@ -218,8 +231,8 @@ class App:
                 found.append(f"No engine of the pool {name} is ready. {said}".strip())
         return found
 
-    def snapshot(self) -> dict[str, Any]:
-        return self.gate.snapshot(clock.now_s())
+    def snapshot(self, tenant: str | None = None) -> dict[str, Any]:
+        return self.gate.snapshot(clock.now_s(), tenant)
 
     def ledger(self) -> dict[str, Any]:
         """What is charged now, record by record."""
@@ -296,6 +309,10 @@ def _unnoted(request: str, key: RequestKey, request_id: str) -> None:
     """No decision log is kept, so no name has to be found again."""
 
 
+def _http_error(status: int, code: str, message: str) -> tuple[reply.Headers, bytes]:
+    return reply.http_error(status, code, message, clock.utc_s())
+
+
 def _log_fault(fault: BaseException) -> None:
     """A handler failed, which is our fault. Its client got a 500."""
     log.error("a request could not be served", exc_info=fault)
@@ -309,11 +326,15 @@ def _engine(replica: ReplicaSettings) -> Engine:
 
 
 def _decision_log(settings: Settings) -> DecisionLog | None:
-    log = settings.decision_log
-    if log.directory is None:
+    if settings.decision_log.directory is None:
         return None
     return DecisionLog(
-        Path(log.directory), clock_s=clock.now_s, wall_s=clock.utc_s, rotate_bytes=log.rotate_bytes, keep_days=log.keep_days
+        Path(settings.decision_log.directory),
+        clock_s=clock.now_s,
+        wall_s=clock.utc_s,
+        rotate_bytes=settings.decision_log.rotate_bytes,
+        keep_days=settings.decision_log.keep_days,
+        on_failure=lambda said: log.error("the decision log cannot be written, and what it lacks is lost: %s", said),
     )
 
 

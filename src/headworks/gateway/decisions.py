@@ -117,7 +117,10 @@ class DecisionLog:
         rotate_bytes: int = 268_435_456,
         keep_days: float = 30.0,
         flush_s: float = FLUSH_S,
+        on_failure: Callable[[str], None] | None = None,
     ) -> None:
+        """`on_failure` hears once what a disk says that takes nothing any more."""
+        self._on_failure = on_failure
         self._clock_s = clock_s
         self._wall_s = wall_s
         self._stamp = UtcStamp()
@@ -192,8 +195,11 @@ class DecisionLog:
         """Into the file now."""
         with self._lock:
             full, self._buffer = self._buffer, bytearray()
+        failure = self._files.failure
         if full and not self._files.append(full):
             self.dropped += full.count(b"\n")
+            if self._on_failure is not None and not failure:
+                self._on_failure(self._files.failure)
 
     def close(self) -> None:
         """Everything written is in the file when this returns."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from headworks.core import events
 from headworks.core.commands import Shortfall
+from headworks.core.quota import NANO
 from headworks.core.types import Execution, Usage
 from headworks.gateway.answers import Answers
 from headworks.gateway.relay import Relay
@@ -34,6 +35,8 @@ class Follow:
             relay.abort(reason)
         elif reason == "kv_saturation":
             relay.abort(reason, value=shortfall.value / shortfall.limit, limit=1.0, unit="")
+        elif shortfall.unit == "nanomoney":
+            relay.abort(reason, value=shortfall.value / NANO, limit=shortfall.limit / NANO, unit="money")
         else:
             relay.abort(reason, value=shortfall.value, limit=shortfall.limit, unit=shortfall.unit)
 

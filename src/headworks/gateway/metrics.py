@@ -94,6 +94,9 @@ class Registry:
         self._allowed: dict[str, frozenset[str]] = {label: frozenset(values) for label, values in CLOSED.items()}
         self._counters: dict[str, dict[tuple[str, ...], Counter]] = {}
         self._histograms: dict[str, dict[tuple[str, ...], Histogram]] = {}
+        self._counters_of: dict[tuple[str, str], dict[tuple[str, ...], Counter]] = {}
+        self._histograms_of: dict[tuple[str, str], dict[tuple[str, ...], Histogram]] = {}
+        """The same series again, by name and first label: what one tenant asks about itself costs what that tenant has."""
         self.before_look: Callable[[], None] = _nothing
         """Called before anything is shown, or labels become others: who counts several at a time does it then."""
         self.series = 0
@@ -116,6 +119,7 @@ class Registry:
             metric = _metric(name, "counter")
             values = self._checked(metric, values)
             child = family.get(values) or family.setdefault(values, Counter(_line(metric.name, metric.labels, values)))
+            self._counters_of.setdefault((name, values[0]), {})[values] = child
         return child
 
     def histogram(self, name: str, *values: str) -> Histogram:
@@ -128,17 +132,20 @@ class Registry:
             metric = _metric(name, "histogram")
             values = self._checked(metric, values)
             child = family.get(values) or family.setdefault(values, _histogram(metric, values))
+            self._histograms_of.setdefault((name, values[0]), {})[values] = child
         return child
 
-    def counted(self, name: str) -> dict[tuple[str, ...], float]:
-        """The series of a counter now, by their labels in the order of the table."""
+    def counted(self, name: str, first: str | None = None) -> dict[tuple[str, ...], float]:
+        """The series of a counter now, by their labels in the order of the table; those whose first label is `first`."""
         self.before_look()
-        return {labels: child.value for labels, child in self._counters.get(name, {}).items()}
+        series = self._counters.get(name, {}) if first is None else self._counters_of.get((name, first), {})
+        return {labels: child.value for labels, child in series.items()}
 
-    def observed(self, name: str) -> dict[tuple[str, ...], list[int]]:
+    def observed(self, name: str, first: str | None = None) -> dict[tuple[str, ...], list[int]]:
         """The same of a histogram: observations by bucket."""
         self.before_look()
-        return {labels: child.counts for labels, child in self._histograms.get(name, {}).items()}
+        series = self._histograms.get(name, {}) if first is None else self._histograms_of.get((name, first), {})
+        return {labels: child.counts for labels, child in series.items()}
 
     def _checked(self, metric: Metric, values: tuple[str, ...]) -> tuple[str, ...]:
         """Allowed values, or the family's overflow series when the budget is spent."""

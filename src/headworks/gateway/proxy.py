@@ -112,7 +112,8 @@ class Proxy:
         try:
             exchange.on_gone(call.leave)
             if not call.over:
-                call.waiter = asyncio.get_running_loop().create_future()
+                if call.waiter is None:
+                    call.waiter = asyncio.get_running_loop().create_future()
                 await call.waiter
         finally:
             call.leave()
@@ -263,7 +264,11 @@ class Proxy:
             prompt_tokens=run.decision.work.prefill_tokens // (parsed.asked.n or 1),
         )
         body = parsed.build(run.output_tokens_max, None, assembled)
-        relay.attach(engine.run(execution.id, call.exchange.path, body, run.send_before_s, relay))
+        try:
+            relay.attach(engine.run(execution.id, call.exchange.path, body, run.send_before_s, relay))
+        except Exception as fault:  # nobody can say whether any of it went out
+            self._runner.faulted(run, fault)
+            relay.on_lost("a fault of ours")
         return follow
 
     def seat(self, call: ProxyCall, audience: Audience, decision: Decision) -> bool:
@@ -303,7 +308,11 @@ class ProxyCall:
         self.audience: Audience | None = None
 
     def send(self, engine: Engine, run: effects.Run) -> Follow:
-        return self._proxy.relay(self, engine, run)
+        try:
+            return self._proxy.relay(self, engine, run)
+        except Exception:
+            self._proxy.answers.over(run.execution.id, False)
+            raise
 
     def join(self, execution: str, decision: Decision) -> bool:
         if self.audience is not None:  # since an earlier attempt
@@ -321,6 +330,13 @@ class ProxyCall:
         self._runner.forget(self.request.id)
         if self.waiter is not None and not self.waiter.done():
             self.waiter.set_result(None)
+
+    def fail(self, fault: Exception) -> None:
+        """It goes to whoever waits for the end, and so to the port, which answers for us."""
+        if self.waiter is None:
+            self.waiter = asyncio.get_running_loop().create_future()
+        if not self.waiter.done():
+            self.waiter.set_exception(fault)
 
     def leave(self) -> None:
         """The client has gone, if it is not over yet."""

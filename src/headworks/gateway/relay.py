@@ -141,7 +141,6 @@ class Relay:
             self._audience.finish()
         else:
             self._audience.fail("upstream_lost")  # it came in no form that we know how to end
-        self.resume()
 
     def watch(self, output_tokens: int) -> None:
         """Report as soon as so many tokens are counted, and then at the usual distances again."""

@@ -135,14 +135,15 @@ def error_event(answer: Answer) -> bytes:
     return b"data: %b\n\n" % answer.body
 
 
-def http_error(status: int, code: str, message: str) -> tuple[Headers, bytes]:
+def http_error(status: int, code: str, message: str, wall_s: float) -> tuple[Headers, bytes]:
     """Headers and body for what the HTTP edge refuses by itself, before anybody knows whose request it is."""
     reason = REASONS.get(code)
     headers: Headers = [JSON]
-    if reason is None or reason.retry == "never":
+    if reason is None:  # a fault of ours
         headers.append(_NO_RETRY)
-    kind = reason.error_type if reason else "server_error"
-    return headers, _encode({"error": _Error(message, kind, None, code)})
+        return headers, _encode({"error": _Error(message, "server_error", None, code)})
+    _advise(headers, reason, None, wall_s)
+    return headers, _encode({"error": _Error(message, reason.error_type, None, code)})
 
 
 def own_headers(ids: Ids, waited_s: float, allowance: Allowance | None = None, degraded: str = "") -> Headers:
@@ -220,13 +221,18 @@ def _answer(
     wall_s: float,
 ) -> Answer:
     headers.append(JSON)
+    _advise(headers, reason, retry_after_s, wall_s)
+    body = _encode(_Body(_Error(message, reason.error_type, param, reason.code), explanation))
+    return Answer(reason.status, headers, body)
+
+
+def _advise(headers: Headers, reason: Reason, retry_after_s: float | None, wall_s: float) -> None:
+    """What a client's program can act on: when to come back, and what there is too much of."""
     _retry(headers, reason, retry_after_s, wall_s)
     if reason.status in OVERLOAD_STATUSES:
         headers.append((b"X-Overload-Reason", reason.code.encode()))
     elif reason.status == 401:
         headers.append((b"WWW-Authenticate", b"Bearer"))
-    body = _encode(_Body(_Error(message, reason.error_type, param, reason.code), explanation))
-    return Answer(reason.status, headers, body)
 
 
 def _retry(headers: Headers, reason: Reason, retry_after_s: float | None, wall_s: float) -> None:

@@ -52,6 +52,10 @@ class Call(Protocol):
         """It is over: its client has had its whole answer."""
         ...
 
+    def fail(self, fault: Exception) -> None:
+        """It could not be sent, which is a fault of ours: its client is told so."""
+        ...
+
 
 class Attempt(Protocol):
     """One execution on its way: `gateway/relay.py` has the real one."""
@@ -174,7 +178,7 @@ class Runner:
                 try:
                     made = self.gate.handle(event, now_s)
                 except Exception as fault:
-                    self._faulted(event, fault)
+                    self.faulted(event, fault)
                     continue
                 if made:
                     self._do(made)
@@ -191,9 +195,9 @@ class Runner:
                 else:
                     self._perform[type(effect)](effect)
             except Exception as fault:
-                self._faulted(effect, fault)
+                self.faulted(effect, fault)
 
-    def _faulted(self, what: events.Event | effects.Effect, fault: Exception) -> None:
+    def faulted(self, what: events.Event | effects.Effect, fault: Exception) -> None:
         """Reported loudly and served through; the next tick may have been lost with it, so there is one soon."""
         log.error("%s could not be handled", type(what).__name__, exc_info=fault)
         self._recorder.alarm(effects.Alarm("gateway_fault", type(what).__name__, repr(fault)))
@@ -217,7 +221,11 @@ class Runner:
             self.feed(events.NotSent(effect.execution.id, "gone"))
             return
         execution, replica = effect.execution
-        attempt = call.send(self._engines[replica], effect)
+        try:
+            attempt = call.send(self._engines[replica], effect)
+        except Exception as fault:
+            self._could_not_send(effect, fault)
+            return
         if execution in self._over:  # it ended before `send` returned
             self._over.discard(execution)
         else:
@@ -226,6 +234,15 @@ class Runner:
             other = self._calls.get(name)
             if other is not None:
                 other.join(execution, effect.decision)
+
+    def _could_not_send(self, effect: effects.Run, fault: Exception) -> None:
+        """Whoever waits for it is answered, and what was charged for it comes back."""
+        self.faulted(effect, fault)
+        for name in (effect.id, *(effect.others or ())):
+            call = self._calls.get(name)
+            if call is not None:
+                call.fail(fault)
+        self.feed(events.NotSent(effect.execution.id, "fault"))
 
     def ended(self, execution: Execution, outcome: str) -> None:
         """Nothing more will come from this execution's connection. `outcome` is empty if nothing was sent on it."""

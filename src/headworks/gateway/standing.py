@@ -30,22 +30,24 @@ class Standing:
 
     def __init__(
         self,
-        snapshot: Callable[[], dict[str, Any]],
+        snapshot: Callable[[str | None], dict[str, Any]],
         registry: Registry,
         accounts: Accounts,
+        troubles: Callable[[], list[str]],
         clock_s: Callable[[], float],
         wall_s: Callable[[], float],
     ) -> None:
         self._snapshot = snapshot
         self._registry = registry
         self._accounts = accounts
+        self.troubles = troubles
         self._clock_s = clock_s
         self._wall_s = wall_s
         self._since = UtcStamp().text(wall_s())
 
     def state(self, policy: Policy) -> dict[str, Any]:
         """Everything `headworks top` shows."""
-        snapshot, now_s = self._snapshot(), self._clock_s()
+        snapshot, now_s = self._snapshot(None), self._clock_s()
         self._registry.before_look()  # what waits to be counted is among the latest then
         latest = list(self._accounts.latest)[-SHOWN_DECISIONS_MAX:]
         return {
@@ -56,6 +58,7 @@ class Standing:
             "tenants": self._tenants(policy, snapshot),
             "classes": _classes(self._registry, policy, None),
             "ttft_bounds_s": TTFT_BOUNDS_S,
+            "troubles": self.troubles(),
             "decisions": [self._shown(decision, now_s) for decision in latest],
         }
 
@@ -90,9 +93,12 @@ class Standing:
         }
 
     def own(self, policy: Policy, name: str) -> dict[str, Any]:
-        """A tenant's limits, what it uses of them now, and how its promises have been kept since this gateway began."""
+        """A tenant's limits, what it uses of them now, and how its promises have been kept since this gateway began.
+
+        Everybody may ask, as often as he likes: nothing here looks at other tenants.
+        """
         tenant = policy.tenants.get(name) or TenantPolicy(name)  # taken out by a reload while its question was on its way
-        snapshot, tokens = self._snapshot(), _by(self._registry.counted("tokens_total"), 0, 3)
+        tokens = _by(self._registry.counted("tokens_total", name), 3)
         return {
             "tenant": name,
             "utc": UtcStamp().text(self._wall_s()),
@@ -104,8 +110,8 @@ class Standing:
                 "models": tenant.models,
                 "classes": tenant.classes,
             },
-            "use": _use(snapshot["tenants"].get(name), _waiting(snapshot).get(name, (0, 0))),
-            "tokens": {kind: tokens.get((name, kind), 0) for kind in TOKEN_KINDS},
+            "use": self._snapshot(name),
+            "tokens": {kind: tokens.get((kind,), 0) for kind in TOKEN_KINDS},
             "ttft_bounds_s": TTFT_BOUNDS_S,
             "classes": {key: value for key, value in _classes(self._registry, policy, name).items() if key in tenant.classes},
         }
@@ -135,18 +141,18 @@ def _use(held: dict[str, Any] | None, waiting: tuple[int, int]) -> dict[str, Any
 def _classes(registry: Registry, policy: Policy, tenant: str | None) -> dict[str, dict[str, Any]]:
     """Each class's promises and how they were kept; of one tenant, if one is named. Every series is looked at once."""
     found = {name: _nothing(promised) for name, promised in policy.classes.items()}
-    for (owner, name, _, outcome, reason, _), count in registry.counted("requests_total").items():
+    for (_, name, _, outcome, reason, _), count in registry.counted("requests_total", tenant).items():
         row = found.get(name)
-        if row is not None and tenant in (None, owner):
+        if row is not None:
             row["arrivals_total"] += round(count)
             row["completed_total"] += round(count) if outcome == "completed" else 0
             row["refused_total"] += round(count) if outcome in NOT_RUN else 0
             row["refused_for_own_limits_total"] += round(count) if _is_own(reason) else 0
-    for (owner, name, _), count in registry.counted("goodput_total").items():
-        if name in found and tenant in (None, owner):
+    for (_, name, _), count in registry.counted("goodput_total", tenant).items():
+        if name in found:
             found[name]["good_total"] += round(count)
-    for (owner, name, _), counts in registry.observed("ttft_seconds").items():
-        if name in found and tenant in (None, owner):
+    for (_, name, _), counts in registry.observed("ttft_seconds", tenant).items():
+        if name in found:
             added = zip(found[name]["ttft_counts"], counts, strict=True)
             found[name]["ttft_counts"] = [one + other for one, other in added]
     for row in found.values():

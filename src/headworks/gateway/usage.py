@@ -20,6 +20,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -50,6 +51,13 @@ class _Bill(msgspec.Struct, gc=False):
     charged_utc_s: int
 
 
+class Others(NamedTuple):
+    """What the files hold that are not being written here, as of a turn of this journal's own file."""
+
+    turn: int
+    totals: list[Billed]
+
+
 class UsageJournal:
     """The journal of one gateway. Only it writes to its files; those of others in the directory it reads."""
 
@@ -77,6 +85,8 @@ class UsageJournal:
         self._buffer = bytearray()
         self._totals: Billed = {}
         """Of the running file."""
+        self._turn = 0
+        """How many files have been finished: what was in one is among the others from then on."""
         self._file = _File(directory, keep_days)
         self._writing = threading.Lock()
         self._on_failure = on_failure
@@ -140,10 +150,23 @@ class UsageJournal:
         self._heads[about] = head
         return head
 
-    def used(self, periods: Mapping[str, Period]) -> dict[str, tuple[int, int]]:
-        """Tokens and billionths of money that tenants were billed for what was admitted in these periods, by every file."""
+    def others(self, periods: Mapping[str, Period]) -> Others:
+        """Read the other files as far as these periods need. May take long: files of killed processes are read line by line."""
+        begins_s = min((one.begins_s for one in periods.values()), default=0)
+        with self._writing:  # no file is finished meanwhile
+            return Others(self._turn, list(self._file.others(begins_s, self._utc_s())))
+
+    def used(self, periods: Mapping[str, Period], others: Others | None = None) -> dict[str, tuple[int, int]]:
+        """Tokens and billionths of money that tenants were billed for what was admitted in these periods, by every file.
+
+        Whoever has read the `others` before, aside, has no file work to wait for here, unless midnight came in between.
+        """
+        turn, own = self._own()
+        while others is None or others.turn != turn:
+            others = self.others(periods)
+            turn, own = self._own()
         sums = dict.fromkeys(periods, (0, 0))
-        for totals in self._all(min((one.begins_s for one in periods.values()), default=0)):
+        for totals in (own, *others.totals):
             for hour, by_tenant in totals.items():
                 for tenant, (tokens, nanomoney) in by_tenant.items():
                     wanted = periods.get(tenant)
@@ -151,11 +174,15 @@ class UsageJournal:
                         sums[tenant] = (sums[tenant][0] + tokens, sums[tenant][1] + nanomoney)
         return sums
 
-    def _all(self, begins_s: int) -> Iterator[Billed]:
+    def _own(self) -> tuple[int, Billed]:
         with self._lock:
             self._write_down()
-            yield {hour: dict(by_tenant) for hour, by_tenant in self._totals.items()}
-        yield from self._file.others(begins_s, self._utc_s())
+            return self._turn, {hour: dict(by_tenant) for hour, by_tenant in self._totals.items()}
+
+    @property
+    def failure(self) -> str:
+        """What the disk said last, empty while it takes everything."""
+        return self._file.failure
 
     def flush(self) -> None:
         """Hand everything over now; what the disk does not take stays here, in order."""
@@ -185,6 +212,7 @@ class UsageJournal:
                     self._buffer = waiting[written:]
                     return
             totals, self._totals = self._totals, {}
+            self._turn += 1
         self._file.finish(totals)
 
     def close(self) -> None:

@@ -36,6 +36,8 @@ COMMANDS_KEPT_MAX = 100_000
 """Commands that wait to be written while nothing can be. Past it they are not run: the gate asks them again."""
 COMMANDS_WRITTEN_AT = 512
 """So many riders are written without waiting for company."""
+ENDED_AT = 256
+"""So many that have ended under a client's key are kept at a time."""
 CHARGING = (Reserve, Grow, Claim)
 """Commands that take something. What only gives back is never turned away."""
 
@@ -150,6 +152,19 @@ class JournalStore:
             self._rows += 1
         self._runs = []
         self._commands = 0
+        if self.book.ended_count - self._ended_count >= ENDED_AT:
+            self._keep_ended()
+
+    def _keep_ended(self) -> None:
+        """A few hundred at a time, or the next snapshot would have to make rows of all of them at once."""
+        count, ended = self.book.ended_count, self.book.ended(self._ended_count)
+        try:
+            if ended:
+                self._file.keep(ended)
+        except WriteError as error:
+            log.warning("what has ended is kept later in the ledger %s: %s", self._file.path, error)
+            return
+        self._ended_count = count
 
     def _snapshot(self) -> bool:
         """False if it could not be written: the rows are still there then, and still good."""
@@ -217,8 +232,9 @@ def open_journal(
     """The ledger in this file, recovered. Raises `LedgerError`."""
     file = JournalFile(path, power)
     try:
-        book = recovered(file.read(), lease_ms, remember_ms, clock_ms())
-        file.replace(snapshot_of(book), book.ended(0), book.now_ms)
+        read = file.read()
+        book = recovered(read, lease_ms, remember_ms, clock_ms())
+        file.replace(snapshot_of(book), book.ended(0), book.now_ms, read)
     except WriteError as error:
         file.close()
         raise LedgerError(f"The ledger {path} cannot be written: {error}") from error

@@ -2,7 +2,8 @@
 
     journal   a row for each batch of commands, in order, since the snapshot
     snapshot  one row: the book when the journal was last empty, and the times it counted with
-    ended     a row for each snapshot that found some: executions that have ended under a client's key
+    ended     rows of executions that have ended under a client's key, a few hundred each, written as they come; the snapshot
+              says up to which row they are part of it, since of what came later the journal tells
 
 Other tables in the file belong to others (`keys`) and are left alone; a backup has them too.
 
@@ -54,6 +55,9 @@ BUSY_S = 1.0
 """How long a write waits for another connection of the file."""
 CARRY_BUSY_S = 0.1
 """A checkpoint that waits for a reader makes the writer wait with it: not for long, it comes again."""
+ENDED_UPTO = "ended_upto"
+ALL_ROWS = 1 << 62
+"""Of a snapshot that does not say so: none was kept ahead of it."""
 PAGE_BYTES = 4096
 CHECKPOINT_BYTES = 4 << 20
 LOG_BYTES_MAX = 64 << 20
@@ -180,9 +184,13 @@ class Contents:
         try:
             found = connection.execute("SELECT book FROM snapshot").fetchone()
             self.snapshot: Any = msgspec.msgpack.decode(found[0]) if found else None
+            self.ended_upto: int = (self.snapshot or {}).get(ENDED_UPTO, ALL_ROWS)
+            """The last row of `ended` that the snapshot speaks of."""
             self.ended: list[Any] = [
                 record
-                for (records,) in connection.execute("SELECT records FROM ended ORDER BY number")
+                for (records,) in connection.execute(
+                    "SELECT records FROM ended WHERE number <= ? ORDER BY number", (self.ended_upto,)
+                )
                 for record in msgspec.msgpack.decode(records)
             ]
             self.rows: list[bytes] = [row for (row,) in connection.execute("SELECT runs FROM journal ORDER BY number")]
@@ -219,17 +227,29 @@ class JournalFile:
             raise WriteError(str(error)) from error
         self._checkpoints.wrote(PAGE_BYTES + len(row))
 
-    def replace(self, snapshot: Any, ended: Sequence[Any], now_ms: int) -> None:
-        """A snapshot instead of everything in the journal, and what has ended since the one before; in one step."""
+    def keep(self, ended: Sequence[Any]) -> None:
+        """Some of what has ended, ahead of the snapshot that will speak of it. Raises `WriteError`."""
         try:
-            book, records = msgspec.msgpack.encode(snapshot), msgspec.msgpack.encode(ended)
+            self._checkpoints.wrote(PAGE_BYTES + _insert_ended(self._cursor.execute, ended))
+        except (sqlite3.Error, *NO_ROW) as error:
+            raise WriteError(str(error)) from error
+
+    def replace(self, snapshot: dict[str, Any], ended: Sequence[Any], now_ms: int, read: Contents | None = None) -> None:
+        """A snapshot instead of everything in the journal, and what has ended and is not kept yet; in one step.
+
+        `read`: the book comes of this. What was kept later than its snapshot has been replayed since, and is among `ended`.
+        """
+        try:
             with self._transaction() as write:
                 write("DELETE FROM journal")
-                write("INSERT OR REPLACE INTO snapshot (number, book) VALUES (1, ?)", (book,))
                 write("DELETE FROM ended WHERE forget_ms <= ?", (now_ms,))
+                if read is not None:
+                    write("DELETE FROM ended WHERE number > ?", (read.ended_upto,))
                 if ended:
-                    forget_ms = max(record["forget_ms"] for record in ended)
-                    write("INSERT INTO ended (forget_ms, records) VALUES (?, ?)", (forget_ms, records))
+                    _insert_ended(write, ended)
+                (upto,) = write("SELECT coalesce(max(number), 0) FROM ended").fetchone()
+                book = msgspec.msgpack.encode({**snapshot, ENDED_UPTO: upto})
+                write("INSERT OR REPLACE INTO snapshot (number, book) VALUES (1, ?)", (book,))
         except (sqlite3.Error, *NO_ROW) as error:
             raise WriteError(str(error)) from error
         self._checkpoints.wrote(CHECKPOINT_BYTES)
@@ -252,6 +272,13 @@ class JournalFile:
             self._cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         self._connection.close()
         self._lock.release()
+
+
+def _insert_ended(write: Callable[..., sqlite3.Cursor], ended: Sequence[Any]) -> int:
+    """One row. Returns its size in bytes."""
+    records = msgspec.msgpack.encode(ended)
+    write("INSERT INTO ended (forget_ms, records) VALUES (?, ?)", (max(one["forget_ms"] for one in ended), records))
+    return len(records)
 
 
 class Checkpoints:

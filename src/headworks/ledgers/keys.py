@@ -16,7 +16,6 @@ import json
 import os
 import secrets
 import sqlite3
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from hmac import digest
@@ -35,8 +34,9 @@ KEY_PREFIX = "hw-"
 KEY_RANDOM_BYTES = 32
 ID_RANDOM_BYTES = 6
 BUSY_S_MAX = 1.0
-LOOK_AGAIN_S = 0.01
-"""How long another connection to the same file is waited for."""
+"""How long another connection to the same file is waited for, by a gateway, which does nothing else meanwhile."""
+VERB_BUSY_S_MAX = 10.0
+"""The same by a verb, which has nothing else to do: others may each need a sync of a slow disk before it."""
 ADMIN = ""
 """Whose keys open the admin port: nobody's among the tenants, whose names are never empty."""
 
@@ -99,9 +99,10 @@ class Wanted:
 class KeyStore:
     """The keys in one file. Nothing is created before the first key is issued."""
 
-    def __init__(self, path: str, given_pepper: str | None = None) -> None:
+    def __init__(self, path: str, given_pepper: str | None = None, busy_s_max: float = BUSY_S_MAX) -> None:
         self.path = os.path.realpath(path)
         self._pepper = Pepper(self.path, given_pepper)
+        self._busy_s_max = busy_s_max
         self._connection: sqlite3.Connection | None = None
 
     def changes(self) -> int:
@@ -183,27 +184,32 @@ class KeyStore:
     def _open(self) -> sqlite3.Connection:
         if self._connection is None:
             address = Path(self.path).as_uri() + "?mode=rw"
-            self._connection = sqlite3.connect(address, uri=True, timeout=BUSY_S_MAX, isolation_level=None)
+            self._connection = sqlite3.connect(address, uri=True, timeout=self._busy_s_max, isolation_level=None)
             self._connection.execute("PRAGMA synchronous=FULL")  # a revocation must not be forgotten with the power
             self._connection.execute("PRAGMA wal_autocheckpoint=0")  # whoever runs the ledger does that, in a thread
         return self._connection
 
-    def _begin_log(self) -> None:
-        """SQLite does not wait for a lock here by itself: another process may be making the same file."""
-        for _ in range(int(BUSY_S_MAX / LOOK_AGAIN_S)):
-            with contextlib.suppress(sqlite3.OperationalError):
-                self._open().execute("PRAGMA journal_mode=WAL")
-                return
-            time.sleep(LOOK_AGAIN_S)
-        self._open().execute("PRAGMA journal_mode=WAL")
+    def _make(self) -> None:
+        """Made with its log under another name and then linked, so that nobody works on half of one, and the first one stays.
+
+        To begin a log SQLite needs the file for itself, and does not wait until it has it.
+        """
+        made = f"{self.path}.{secrets.token_hex(4)}"
+        os.close(os.open(made, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+        try:
+            with contextlib.closing(sqlite3.connect(made)) as connection:
+                connection.execute("PRAGMA journal_mode=WAL")
+            with contextlib.suppress(FileExistsError):  # another process was first: that one is the file
+                os.link(made, self.path)
+        finally:
+            os.unlink(made)
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[tuple[sqlite3.Connection, int]]:
         """One transaction and its number. Left without an error it is committed, unless it was rolled back."""
         with _translated(self.path):
             if self._connection is None and not os.path.exists(self.path):
-                os.close(os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600))
-                self._begin_log()
+                self._make()
             connection = self._open()
             connection.execute("BEGIN IMMEDIATE")
             try:

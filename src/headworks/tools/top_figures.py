@@ -95,6 +95,8 @@ class State(msgspec.Struct):
     classes: dict[str, ClassState]
     ttft_bounds_s: list[float]
     decisions: list[Decided]
+    troubles: list[str] = []
+    """What could not be written down."""
 
 
 @dataclass(slots=True)
@@ -158,6 +160,7 @@ class Figures:
     tenants: list[TenantRow]
     classes: list[ClassRow]
     decisions: list[Decided]
+    troubles: list[str]
 
 
 def state_of(value: Any) -> State:
@@ -199,6 +202,7 @@ def figures(before: State, now: State) -> Figures:
         [_tenant(name, before.tenants.get(name), tenant, span_s) for name, tenant in now.tenants.items()],
         [_class(name, before.classes.get(name), one, span_s, now.ttft_bounds_s) for name, one in now.classes.items()],
         now.decisions,
+        now.troubles,
     )
 
 

@@ -75,7 +75,8 @@ class Top(App[None]):
             trouble.update(str(error))
             trouble.display = True
             return
-        trouble.display = False
+        trouble.update("\n".join(figures.troubles))
+        trouble.display = bool(figures.troubles)
         self._draw(figures)
 
     def _draw(self, figures: Figures) -> None:

@@ -1,0 +1,73 @@
+"""Whatever can grow in the core has a bound, and this is what happens at it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from headworks.core import events
+from headworks.core.commands import Grow
+from headworks.core.effects import Ask, Run
+from headworks.core.level import Level
+from headworks.core.policy import RatePolicy, TenantPolicy
+from headworks.core.tenant import TenantUse
+from tests.core.driver import Bench, policy
+from tests.core.shared_pool import INTERACTIVE, shared
+
+
+def test_B5_of_a_tenants_clients_1024_are_remembered_and_the_one_heard_from_first_begins_anew() -> None:
+    use = TenantUse(TenantPolicy("acme", client_rate=RatePolicy(requests_per_s=1.0, burst_requests=1)))
+    clients = [use.client(f"client-{number}", 0.0) for number in range(1_024)]
+    assert use.client("client-0", 0.0) is clients[0]
+    use.client("one-more", 0.0)
+    assert use.client("client-1", 0.0) is clients[1]
+    assert use.client("client-0", 0.0) is not clients[0]
+
+
+def test_D1_flows_that_are_not_ahead_of_the_time_are_forgotten_past_4096() -> None:
+    level = Level()
+    for number in range(4_096):
+        level.serve(f"flow-{number}", 1.0)
+    level.serve("flow-0", 1.0)  # from 1 to 2, so that it is 1 now
+    assert len(level.finish) == 4_096
+    level.serve("one-more", 1.0)
+    assert level.finish == {"flow-0": 2.0, "one-more": 2.0}
+    assert level.start("flow-7") == 1.0, "it starts where it would have started"
+
+
+def test_A8_eight_refused_answers_ask_again_when_one_ends() -> None:
+    pool: dict[str, Any] = {
+        "growth": True,
+        "output_tokens_cold": 200,
+        "growth_step_tokens": 64,
+        "growth_ahead_tokens": 16,
+        "active_tokens_max": 11 * 300,
+        "active_requests_max": 11,
+    }
+    bench = Bench(policy(interactive={"ttft_slo_s": None, "wait_s_max": 2.0}, pool=pool))
+    for _ in range(11):
+        bench.arrive(4_100, 4_000, output_tokens_min=200)
+    executions = [run.execution.id for run in bench.take(Run)]
+    for execution in executions:
+        bench.first_byte(execution)
+    for execution in executions[1:]:
+        bench.feed(events.Progressed(execution, 184))
+    bench.take(Ask)
+    bench.complete(executions[0])
+    asked = [command for ask in bench.take(Ask) for command in ask.commands if isinstance(command, Grow)]
+    assert [command.execution for command in asked] == executions[1:9]
+
+
+@pytest.mark.parametrize(("large", "sent"), [(16, 1), (17, 0)])
+def test_D2_sixteen_heads_that_do_not_fit_are_looked_past_in_one_round(large: int, sent: int) -> None:
+    names = [f"tenant-{number:02}" for number in range(large)]
+    known: dict[str, dict[str, Any]] = {name: {} for name in [*names, "tenant-99"]}
+    settings = shared(INTERACTIVE, tenants=known, active_requests_max=100, active_tokens_max=1_000)
+    bench = Bench(settings)
+    bench.arrive(900)
+    for name in names:
+        bench.arrive(500, tenant=name)
+    bench.take(Run)
+    bench.arrive(50, tenant="tenant-99")
+    assert len(bench.take(Run)) == sent
