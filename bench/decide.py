@@ -185,7 +185,8 @@ def policy(discipline: str) -> Policy:
 def table(report: dict[str, Any]) -> str:
     lines = ["| waiting | median, µs | p99, µs |", "|--:|--:|--:|"]
     lines += [f"| {int(number):,} | {one['median_us']} | {one['p99_us']} |" for number, one in report["waiting"].items()]
-    lines += ["", f"{report['discipline']}, {report['tenants']:,} tenants; a heap's push and pop: {report['yardstick_us']} µs", ""]
+    yardstick = f"a heap's push and pop: {report['yardstick_us']} µs"
+    lines += ["", f"{report['discipline']}, {report['tenants']:,} tenants; {yardstick}", ""]
     return "\n".join([*lines, *(f"- {'holds' if held else 'MISSED'}: {claim}" for claim, held in report["holds"].items())])
 
 

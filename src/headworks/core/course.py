@@ -124,6 +124,8 @@ class Course:
         life = self._desk.runs.get(event.execution)
         if life is None or life.state not in (SENT, RUNNING, LEAVING):
             return
+        if event.at_once and life.state == SENT:
+            life.first_byte_s = now_s
         life.usage = event.usage
         life.failed = event.failed
         if not event.failed:
