@@ -62,10 +62,15 @@ class Level:
 
     def serve(self, name: str, cost_per_weight: float) -> None:
         """A grant: time moves to its start tag."""
-        start = self.finish[name] if name in self._waiting else self._lift(name)
+        start = self.finish.get(name)
+        if start is None or (start < self.virtual and name not in self._waiting):
+            start = self._lift(name)
         if start > self.virtual:
             self.virtual = start
-        self._move(name, start + cost_per_weight)
+        if self._waiting:
+            self._move(name, start + cost_per_weight)
+        else:
+            self.finish[name] = start + cost_per_weight
 
     def correct(self, name: str, difference_per_weight: float) -> None:
         """The truth about what was charged: move the tag, but not back below V."""
@@ -73,7 +78,10 @@ class Level:
         corrected = finish + difference_per_weight
         if corrected < self.virtual:
             corrected = max(corrected, min(finish, self.virtual))
-        self._move(name, corrected)
+        if self._waiting:
+            self._move(name, corrected)
+        else:
+            self.finish[name] = corrected
 
     def caught_up(self, name: str) -> bool:
         """It has had all that was its turn until now."""
@@ -86,11 +94,12 @@ class Level:
     def _lift(self, name: str) -> float:
         """Whatever was not used while it was idle is gone."""
         finish = self.finish.get(name)
+        if finish is not None and finish >= self.virtual:
+            return finish
         if finish is None and len(self.finish) >= FLOWS_MAX:
             self.finish = {flow: tag for flow, tag in self.finish.items() if tag > self.virtual or flow in self._waiting}
-        if finish is None or finish < self.virtual:
-            finish = self.finish[name] = self.virtual
-        return finish
+        self.finish[name] = self.virtual
+        return self.virtual
 
     def _move(self, name: str, tag: float) -> None:
         self.finish[name] = tag
