@@ -278,8 +278,8 @@ class ProxyCall:
 
     # fmt: off
     __slots__ = (
-        "_asyncio_future_blocking", "_cancelled", "_proxy", "_runner", "_waiter", "audience", "exchange", "idle_s", "ids", "over",
-        "parsed", "request",
+        "_asyncio_future_blocking", "_cancelled", "_proxy", "_runner", "_waiter", "audience", "exchange", "idle_s", "ids",
+        "over", "parsed", "request",
     )
     # fmt: on
 
