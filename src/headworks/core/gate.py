@@ -322,7 +322,7 @@ class Gate:
         self._drop_run(life)
         if life.claim:
             self._desk.claims.pop(life.claim, None)
-        self._desk.set_timer(life, INFINITE_S)
+        life.timer_s = INFINITE_S
         for arrival in life.subscribers:
             self._desk.lives.pop(arrival, None)
         pool = life.lane.pool
