@@ -117,8 +117,10 @@ class Heard:
     def slow(self, paused: bool) -> None:
         self.said.append("slow" if paused else "caught up")
 
-    def stopped(self, usage: Usage, failed: bool) -> None:
+    def stopped(self, usage: Usage, failed: bool, at_once: bool = False) -> None:
         self.usage = usage
+        if at_once:
+            self.said.append("first byte")
         self.said.append("stopped failed" if failed else "stopped")
 
     def lost(self, cause: str) -> None:

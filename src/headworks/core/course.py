@@ -124,6 +124,8 @@ class Course:
         life = self._desk.runs.get(event.execution)
         if life is None or life.state not in (SENT, RUNNING, LEAVING):
             return
+        if event.at_once and life.state == SENT:
+            life.first_byte_s = now_s
         life.usage = event.usage
         life.failed = event.failed
         if not event.failed:
@@ -250,8 +252,8 @@ class Course:
         if not desk.move(life, what):
             return
         life.evidence = level
+        life.timer_s = INFINITE_S
         self._forget_proofs(life)
-        desk.set_timer(life, INFINITE_S)
         if report:
             self.report(life, now_s)
         desk.drop_rider(life)
@@ -260,32 +262,34 @@ class Course:
         desk.ask(life, Stop(life.execution.id, desk.owner, level, end_of(life), usage, commits), now_s)
 
     def _forget_proofs(self, life: Life) -> None:
-        replica = life.replica
-        if replica is not None:
-            replica.closing.pop(life.execution.id, None)
-            replica.unproved.pop(life.execution.id, None)
-            replica.unstamped.pop(life.execution.id, None)
+        replica, execution = life.replica, life.execution.id
+        if replica is None:
+            return
+        if life.first_byte_s is not None:
+            replica.unstamped.pop(execution, None)
+        if replica.closing or replica.unproved:
+            replica.closing.pop(execution, None)
+            replica.unproved.pop(execution, None)
 
     def answered(self, life: Life, answer: Answer, now_s: float) -> bool:
         """An answer to start, cancel or stop. True when the life has ended by it."""
-        if life.ask is not None and VERBS.get(type(life.ask)) == answer.verb:
+        ask = life.ask
+        if ask is not None and VERBS.get(type(ask)) == answer.verb:
             life.ask = None
-        if answer.verb == "cancel" and answer.state in TERMINAL and life.state == LEAVING:
+        state, is_stop = life.state, answer.verb == "stop"
+        if is_stop and (state == UNASKED or (state == SETTLING and answer.outcome != "refused")):
+            return self._over(life, now_s)
+        if answer.verb == "cancel" and answer.state in TERMINAL and state == LEAVING:
             self._close_by_ledger(life, answer.evidence, now_s)
             return True
         if answer.verb == "grow":
             self._growth.answered(life, answer, now_s)
-        if answer.verb != "stop":
-            return False
-        if answer.outcome == "refused" and life.state == SETTLING:
+        if is_stop and state == SETTLING:
             # Only E0 can be refused: the ledger has seen a byte of it. Proof must come from the engine then.
             self._desk.move(life, "stop_refused")
             self._desk.alarm("stop_refused", life.execution.id, f"{life.evidence} was refused: {answer.state}")
             self._mark_unproved(life, now_s)
-            return False
-        if life.state not in (SETTLING, UNASKED):
-            return False
-        return self._over(life, now_s)
+        return False
 
     def _over(self, life: Life, now_s: float) -> bool:
         """The ledger has let go of it."""

@@ -3,14 +3,15 @@
 `Gate`, `Course` and `Boot` work at the same desk. It knows no rules of admission; it keeps things from being lost.
 
 Wake-ups are cheap because they are only ever too early: whoever sets a time lowers the next wake-up, nobody raises it, and the
-tick that comes finds out what is really due.
+tick that comes finds out what is really due. What waits for a time is written down by its name: a life that has ended is gone,
+whatever times it had stated, and its memory serves the next.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from hashlib import shake_256
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 
 from headworks.core.commands import Command, Grow, Start
 from headworks.core.decide import Decider
@@ -26,6 +27,8 @@ from headworks.core.types import Decision, Owner
 ALARMS_MAX_A_TURN = 16
 ID_BYTES = 16
 IDS_A_BLOCK = 64
+TIMERS_SPARE = 1024
+"""So many times of lives that have ended stand among the timers at most, and as many as there are of others."""
 
 
 class Desk:
@@ -55,9 +58,13 @@ class Desk:
         self._riders: dict[str, Command] = {}
         self.limits_open = False
         """The ledger has to be told the limits, or what was used of quotas, and has not answered that."""
-        self._timers: list[tuple[float, int, Life]] = []
+        self._timers: list[tuple[float, int]] = []
+        self._timed: dict[int, Life] = {}
+        """By their numbers among the timers."""
         self._timer_count = 0
-        self._asks: deque[tuple[float, Life, Command]] = deque()
+        self._timers_max = TIMERS_SPARE
+        self._asks: deque[tuple[float, str]] = deque()
+        """When an answer about which execution is late."""
         self._woken_at_s = INFINITE_S
         self._wake_s = INFINITE_S
         self._alarms = 0
@@ -111,8 +118,8 @@ class Desk:
         """Ask, and ask the same again until it is answered."""
         life.ask = command
         self._commands.append(command)
-        late_s = now_s + self.policy.ask_late_s
-        self._asks.append((late_s, life, command))
+        life.ask_late_s = late_s = now_s + self.policy.ask_late_s
+        self._asks.append((late_s, life.execution.id or life.claim))
         if late_s < self._wake_s:
             self._wake_s = late_s
 
@@ -120,16 +127,16 @@ class Desk:
         """The same beside whatever else is asked about it: a start that rides along must not be forgotten for this."""
         life.growing = command
         self._commands.append(command)
-        late_s = now_s + self.policy.ask_late_s
-        self._asks.append((late_s, life, command))
+        life.growing_late_s = late_s = now_s + self.policy.ask_late_s
+        self._asks.append((late_s, command.execution))
         self.wake(late_s)
 
     def ask_with_next(self, life: Life, command: Start, now_s: float) -> None:
         """Ask together with whatever is asked next: nobody waits for this answer. By itself it goes when it is late."""
         life.ask = command
         self._riders[command.execution] = command
-        late_s = now_s + self.policy.ask_late_s
-        self._asks.append((late_s, life, command))
+        life.ask_late_s = late_s = now_s + self.policy.ask_late_s
+        self._asks.append((late_s, command.execution))
         if late_s < self._wake_s:
             self._wake_s = late_s
 
@@ -174,6 +181,8 @@ class Desk:
         state = MOVES.get((life.state, what))
         if state is not None:
             life.state = state
+            if state is ENDED and life.timer_number:
+                self._timed.pop(life.timer_number, None)
             return True
         self.alarm("life_move_refused", life.execution.id or life.request.id, f"{what} while {life.state}")
         return False
@@ -235,10 +244,21 @@ class Desk:
         life.timer_s = at_s
         if at_s < life.timed_s:
             life.timed_s = at_s
-            self._timer_count += 1
-            heappush(self._timers, (at_s, self._timer_count, life))
+            number = life.timer_number
+            if not number:
+                number = life.timer_number = self._timer_count = self._timer_count + 1
+                self._timed[number] = life
+            heappush(self._timers, (at_s, number))
             if at_s < self._wake_s:
                 self._wake_s = at_s
+            if len(self._timers) > self._timers_max:
+                self._thin_timers()
+
+    def _thin_timers(self) -> None:
+        """Most lives end long before the times they had stated."""
+        self._timers = [entry for entry in self._timers if entry[1] in self._timed]
+        heapify(self._timers)
+        self._timers_max = 2 * len(self._timers) + TIMERS_SPARE
 
     def woken(self) -> None:
         """The tick has come: everything that waits for a time states it anew."""
@@ -248,10 +268,10 @@ class Desk:
         """Lives whose timer has passed, each once, in order of time."""
         found = []
         while self._timers and self._timers[0][0] <= now_s:
-            life = heappop(self._timers)[2]
-            life.timed_s = INFINITE_S
-            if life.state == ENDED:
+            life = self._timed.get(heappop(self._timers)[1])
+            if life is None:
                 continue
+            life.timed_s = INFINITE_S
             if life.timer_s <= now_s:
                 life.timer_s = INFINITE_S
                 found.append(life)
@@ -268,10 +288,14 @@ class Desk:
         """
         expired = []
         while self._asks and self._asks[0][0] <= now_s:
-            _, life, command = self._asks.popleft()
-            if life.growing is command and isinstance(command, Grow) and life.state == RUNNING:
-                self.ask_growth(life, command, now_s)
-            if life.ask is not command:
+            late_s, execution = self._asks.popleft()
+            life = self.runs.get(execution) or self.claims.get(execution)
+            if life is None:
+                continue
+            if life.growing is not None and life.growing_late_s <= late_s and life.state == RUNNING:
+                self.ask_growth(life, life.growing, now_s)
+            command = life.ask
+            if command is None or life.ask_late_s > late_s:
                 continue
             if life.state == ASKED and now_s > life.start_by_s:
                 expired.append(life)

@@ -148,17 +148,17 @@ class Round:
 
 def oldest_first(queue: PoolQueue) -> Iterator[Life]:
     """First in, first out, over all flows."""
-    return iter(sorted((line.first() for line in queue.lines.values()), key=_number))
+    return (line.first() for line in queue.ranked(_oldest))
 
 
 def newest_first(queue: PoolQueue) -> Iterator[Life]:
     """Last in, first out: fresh requests still have their time."""
-    return iter(sorted((line.newest() for line in queue.lines.values()), key=_number, reverse=True))
+    return (line.newest() for line in queue.ranked(_newest))
 
 
 def highest_class_first(queue: PoolQueue) -> Iterator[Life]:
     """Strictly by class, the largest share first; in a class whoever has to start first. The others may starve."""
-    return iter(sorted((line.first() for line in queue.lines.values()), key=_by_class))
+    return (line.first() for line in queue.ranked(_highest_class))
 
 
 def by_turn(queue: PoolQueue) -> Iterator[Life]:
@@ -166,11 +166,16 @@ def by_turn(queue: PoolQueue) -> Iterator[Life]:
     return (line.first() for line in queue.in_turn())
 
 
-def _number(life: Life) -> int:
-    return life.number
+def _oldest(line: WaitingLine) -> tuple[float, ...]:
+    return (line.first().number,)
 
 
-def _by_class(life: Life) -> tuple[float, float, int]:
+def _newest(line: WaitingLine) -> tuple[float, ...]:
+    return (-line.newest().number,)
+
+
+def _highest_class(line: WaitingLine) -> tuple[float, ...]:
+    life = line.first()
     return -life.lane.service_class.share, life.start_by_s, life.number
 
 

@@ -85,6 +85,8 @@ class Stopped:
     usage: Usage
     failed: bool
     """The engine ended it with an error answer in band (its own 4xx/5xx body), so nothing of it runs."""
+    at_once: bool = False
+    """It had said nothing before: an answer in one piece, whose first byte came with its last and is told with it."""
 
 
 @dataclass(slots=True)

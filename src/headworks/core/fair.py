@@ -173,9 +173,11 @@ class Turns:
             if len(self.marks) + len(self._dormant) >= MARKS_MAX:
                 return
             mark = self._begin_to_wait(flow, owner)
-        elif granted:
-            self._order += 1
-            mark.order = self._order
+        else:
+            self.tenants[flow[0]].wait(flow[1])
+            if granted:
+                self._order += 1
+                mark.order = self._order
         if (flow, owner) in self.marks:
             self._waiting_tokens -= mark.waiting_tokens
         self.marks[flow, owner] = mark
@@ -288,8 +290,10 @@ class Turns:
             del self._marks_of[mark.flow]
             level = self.tenants[mark.flow[0]]
             level.leave(mark.flow[1])
-            if not level.in_turn():
+            if not level.waits:
                 self.classes.leave(mark.flow[0])
+        else:
+            self._rest_if_dormant(mark.flow)
 
     def _expire(self, now_ms: int) -> None:
         """Marks whose time is over are dormant, and forgotten if they are not renewed."""
@@ -300,11 +304,17 @@ class Turns:
             del self.marks[mark.flow, mark.owner]
             self._waiting_tokens -= mark.waiting_tokens
             self._dormant[mark.flow, mark.owner] = mark
+            self._rest_if_dormant(mark.flow)
         while self._dormant:
             mark = next(iter(self._dormant.values()))
             if now_ms < mark.expires_ms + MARK_KEPT_MS:
                 break
             self._drop(mark)
+
+    def _rest_if_dormant(self, flow: Flow) -> None:
+        """A flow holds nobody up while no gateway has renewed its mark, and need not be looked past."""
+        if all((flow, owner) in self._dormant for owner in self._marks_of[flow]):
+            self.tenants[flow[0]].rest(flow[1])
 
     def _not_behind(self, flow: Flow) -> Iterator[tuple[Mark, bool]]:
         """The marks whose tag is not above the flow's own next one, and whether it is lower, lowest first."""

@@ -118,6 +118,8 @@ class Gate:
         if discipline.drops_oldest:
             self._refusing.make_room(life, now_s)
         pool.queue.add(life)
+        if pool.is_full:
+            life.blocked_by = "queue_timeout" if life.lane.tenant_fits(life.work) else "tenant_capacity_exceeded"
         self._pump(pool, now_s)
         if life.state == QUEUED:
             self._desk.set_timer(life, life.start_by_s)
@@ -147,7 +149,10 @@ class Gate:
 
     def _pump(self, pool: Pool, now_s: float) -> None:
         """Ask the ledger for whoever is next, until nobody waits or nothing more fits."""
-        turn = Round(pool, self._desk.disciplines[pool.name], self._desk.owner, self._desk.policy.observe, now_s)
+        observes = self._desk.policy.observe
+        if pool.is_full and not observes:
+            return
+        turn = Round(pool, self._desk.disciplines[pool.name], self._desk.owner, observes, now_s)
         while self._boot.open(now_s) and pool.asks_again_s <= now_s:
             life = turn.next()
             self._desk.tell(turn.commands)
@@ -158,6 +163,8 @@ class Gate:
                 continue
             pool.queue.remove(life)
             self._reserve(life, now_s)
+            if pool.is_full and not observes:
+                return
 
     def _reserve(self, life: Life, now_s: float) -> None:
         """Ask the ledger to charge it, at its place and in its flow's turn."""
@@ -322,7 +329,7 @@ class Gate:
         self._drop_run(life)
         if life.claim:
             self._desk.claims.pop(life.claim, None)
-        self._desk.set_timer(life, INFINITE_S)
+        life.timer_s = INFINITE_S
         for arrival in life.subscribers:
             self._desk.lives.pop(arrival, None)
         pool = life.lane.pool

@@ -1,7 +1,8 @@
 """One level of turns: a virtual time, a tag for every flow, and those that wait, sorted by their tags.
 
 The ledger has one for the classes of a pool and one for the tenants of each class (`core/fair.py` says what the tags mean and
-what they guarantee); a gateway has the same of what waits at itself (`core/queue.py`).
+what they guarantee); a gateway has the same of what waits at itself (`core/queue.py`). A flow that waits and is not to be
+looked at for a while *rests*: it keeps its tag and stands in no order, so that it costs nobody anything.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ FLOWS_MAX = 4096
 class Level:
     """The classes of a pool, or the tenants of a class."""
 
-    __slots__ = ("_turns", "_waiting", "finish", "virtual")
+    __slots__ = ("_resting", "_turns", "_waiting", "finish", "virtual")
 
     def __init__(self) -> None:
         self.virtual = 0.0
@@ -23,6 +24,8 @@ class Level:
         self._waiting: dict[str, float] = {}
         """Who waits, and the tag it stands at among the turns."""
         self._turns: list[tuple[float, str]] = []
+        self._resting: set[str] = set()
+        """Of those that wait."""
 
     def start(self, name: str) -> float:
         """The tag its next request starts at: its own while it waits, not before V if it is idle."""
@@ -34,19 +37,40 @@ class Level:
         if name not in self._waiting:
             tag = self._waiting[name] = self.finish[name] if again else self._lift(name)
             insort(self._turns, (tag, name))
+        elif name in self._resting:
+            self._resting.discard(name)
+            insort(self._turns, (self._waiting[name], name))
+
+    def rest(self, name: str) -> None:
+        """It waits, and nobody need look at it until it says again that it does."""
+        if name in self._waiting and name not in self._resting:
+            self._resting.add(name)
+            del self._turns[bisect_left(self._turns, (self._waiting[name], name))]
 
     def leave(self, name: str) -> None:
         """Nothing of it waits any more."""
         tag = self._waiting.pop(name, None)
-        if tag is not None:
+        if tag is not None and name in self._resting:
+            self._resting.discard(name)
+        elif tag is not None:
             del self._turns[bisect_left(self._turns, (tag, name))]
+
+    @property
+    def waits(self) -> bool:
+        """Something waits here, resting or not."""
+        return bool(self._waiting)
 
     def serve(self, name: str, cost_per_weight: float) -> None:
         """A grant: time moves to its start tag."""
-        start = self.finish[name] if name in self._waiting else self._lift(name)
+        start = self.finish.get(name)
+        if start is None or (start < self.virtual and name not in self._waiting):
+            start = self._lift(name)
         if start > self.virtual:
             self.virtual = start
-        self._move(name, start + cost_per_weight)
+        if self._waiting:
+            self._move(name, start + cost_per_weight)
+        else:
+            self.finish[name] = start + cost_per_weight
 
     def correct(self, name: str, difference_per_weight: float) -> None:
         """The truth about what was charged: move the tag, but not back below V."""
@@ -54,29 +78,34 @@ class Level:
         corrected = finish + difference_per_weight
         if corrected < self.virtual:
             corrected = max(corrected, min(finish, self.virtual))
-        self._move(name, corrected)
+        if self._waiting:
+            self._move(name, corrected)
+        else:
+            self.finish[name] = corrected
 
     def caught_up(self, name: str) -> bool:
         """It has had all that was its turn until now."""
         return self.finish.get(name, 0.0) >= self.virtual
 
     def in_turn(self) -> list[tuple[float, str]]:
-        """Who waits, lowest tag first. To be looked at only: it is the level's own list."""
+        """Who waits and does not rest, lowest tag first. To be looked at only: it is the level's own list."""
         return self._turns
 
     def _lift(self, name: str) -> float:
         """Whatever was not used while it was idle is gone."""
         finish = self.finish.get(name)
+        if finish is not None and finish >= self.virtual:
+            return finish
         if finish is None and len(self.finish) >= FLOWS_MAX:
             self.finish = {flow: tag for flow, tag in self.finish.items() if tag > self.virtual or flow in self._waiting}
-        if finish is None or finish < self.virtual:
-            finish = self.finish[name] = self.virtual
-        return finish
+        self.finish[name] = self.virtual
+        return self.virtual
 
     def _move(self, name: str, tag: float) -> None:
         self.finish[name] = tag
         stood = self._waiting.get(name)
         if stood is not None:
-            del self._turns[bisect_left(self._turns, (stood, name))]
             self._waiting[name] = tag
-            insort(self._turns, (tag, name))
+            if name not in self._resting:
+                del self._turns[bisect_left(self._turns, (stood, name))]
+                insort(self._turns, (tag, name))

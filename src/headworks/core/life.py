@@ -95,6 +95,10 @@ class Life:
     timer_s = INFINITE_S
     timed_s = INFINITE_S
     """The earliest entry of it among the timers."""
+    timer_number = 0
+    """Its name there, from its first timer on."""
+    ask_late_s = growing_late_s = 0.0
+    """From when on an answer to `ask`, or to `growing`, is late."""
     admitted_s: float | None = None
     sent_s: float | None = None
     first_byte_s: float | None = None

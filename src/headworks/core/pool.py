@@ -323,6 +323,12 @@ class Pool:
         if use is not None and not self.queue.of_class(service_class).requests:
             use.drain.emptied()
 
+    @property
+    def is_full(self) -> bool:
+        """Every place is taken where there is one engine: nothing can start, whoever is next. Of several, each is asked."""
+        single = self.single
+        return single is not None and single.requests >= single.limit.value
+
     def requests_limit(self) -> int:
         """Places in all running batches together."""
         if self.single is not None:

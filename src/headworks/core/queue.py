@@ -11,7 +11,7 @@ the last word (`core/fair.py`). Where nobody waits nothing is counted: turns are
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from headworks.core.fair import Flow
@@ -34,6 +34,7 @@ class WaitingLine:
         "flow",
         "is_marked",
         "is_tried",
+        "ranked_at",
         "share",
         "tokens",
         "told_s",
@@ -52,6 +53,8 @@ class WaitingLine:
         self.told_s = float("-inf")
         """When the ledger was last told of a head that finds no room."""
         self._by_deadline = False
+        self.ranked_at: tuple[float, ...] = ()
+        """Its place among the lines where they are kept in an order (`PoolQueue.ranked`)."""
         self._order: list[tuple[float, int]] = []
         self._lives: dict[int, Life] = {}
         self._stands_at: dict[int, float] = {}
@@ -88,7 +91,8 @@ class WaitingLine:
         return self._lives[self._order[0][1]]
 
     def newest(self) -> Life:
-        return self._lives[max(self._lives)]
+        """Of a line in order of arrival."""
+        return self._lives[self._order[-1][1]]
 
     @property
     def requests(self) -> int:
@@ -120,12 +124,14 @@ TRIED_S = 0.25
 NOTHING = WaitingLine(("", ""), 0.0)
 """A line nobody stands in."""
 NO_CLASS = WaitingClass(0.0)
+Rank = Callable[[WaitingLine], tuple[float, ...]]
+"""What the lines of a pool are sorted by, where weights do not decide. No two lines have the same."""
 
 
 class PoolQueue:
     """All that waits for one pool, by flow, with the totals that checks and forecasts need."""
 
-    __slots__ = ("_turns", "classes", "lines", "paused", "requests", "tokens")
+    __slots__ = ("_rank", "_ranked", "_turns", "classes", "lines", "paused", "requests", "tokens")
 
     def __init__(self) -> None:
         self.lines: dict[Flow, WaitingLine] = {}
@@ -136,6 +142,9 @@ class PoolQueue:
         self.paused: dict[Flow, float] = {}
         """Flows the ledger has sent back, and when to ask for them again."""
         self._turns = Level()
+        self._rank: Rank | None = None
+        self._ranked: list[tuple[tuple[float, ...], Flow]] = []
+        """The lines by rank, from the first time on that somebody asks for them so."""
 
     def add(self, life: Life) -> None:
         flow = life.lane.flow
@@ -144,6 +153,8 @@ class PoolQueue:
             line = self._open(life.lane)
         line.add(life)
         self._count(life, 1)
+        if self._rank is not None:
+            self._place(line, self._rank)
 
     def _open(self, lane: Lane) -> WaitingLine:
         service_class, tenant = lane.flow
@@ -162,6 +173,7 @@ class PoolQueue:
             waiting.tenants_share = 0.0
         for line in self.lines.values():
             self._weigh(line, line.first().lane)
+        self._rank = None
 
     def _weigh(self, line: WaitingLine, lane: Lane) -> None:
         line.share = lane.tenant_policy.share
@@ -177,11 +189,15 @@ class PoolQueue:
         self._count(life, -1)
         if not line.requests:
             self._close(life.lane)
+        elif self._rank is not None:
+            self._place(line, self._rank)
 
     def _close(self, lane: Lane) -> None:
         service_class, tenant = lane.flow
         line = self.lines.pop(lane.flow)
         self.paused.pop(lane.flow, None)
+        if line.ranked_at:
+            self._displace(line)
         waiting = self.classes[service_class]
         waiting.tenants.leave(tenant)
         waiting.tenants_share -= line.share
@@ -219,6 +235,27 @@ class PoolQueue:
         for _, service_class in self._turns.in_turn():
             for _, tenant in self.classes[service_class].tenants.in_turn():
                 yield self.lines[service_class, tenant]
+
+    def ranked(self, rank: Rank) -> Iterator[WaitingLine]:
+        """The lines in the order of their ranks. Finding the first costs nothing, however many there are."""
+        if self._rank is not rank:
+            self._rank, self._ranked = rank, []
+            for line in self.lines.values():
+                line.ranked_at = ()
+                self._place(line, rank)
+        return (self.lines[flow] for _, flow in self._ranked)
+
+    def _place(self, line: WaitingLine, rank: Rank) -> None:
+        """Whoever is first in it may be another now."""
+        place = rank(line)
+        if place != line.ranked_at:
+            if line.ranked_at:
+                self._displace(line)
+            line.ranked_at = place
+            insort(self._ranked, (place, line.flow))
+
+    def _displace(self, line: WaitingLine) -> None:
+        del self._ranked[bisect_left(self._ranked, (line.ranked_at, line.flow))]
 
     def pause(self, flow: Flow, until_s: float, now_s: float) -> int:
         """The ledger has sent this flow back: do not ask for it until then. Returns how many are sent back now."""

@@ -92,7 +92,7 @@ class Refusing:
         """A full queue lets its oldest go for the newcomer: the newest still have their time."""
         lane, queue = life.lane, life.lane.pool.queue
         if queue.of_class(lane.service_class.name).requests >= lane.queue_max:
-            oldest = min(queue.lives(), key=lambda waiting: waiting.number)
+            oldest = min((line.first() for line in queue.lines.values()), key=lambda waiting: waiting.number)
             self.unqueue(oldest)
             self.turn_away(oldest, "queue_full", now_s)
 

@@ -282,6 +282,7 @@ class Connection(asyncio.Protocol):
             call.listener.on_end()
             return
         self._call = call.connection = None
+        self._reader.end()
         if self._timer is not None:
             self._stop_timer()
         if self._paused:

@@ -166,6 +166,10 @@ class AnswerReader:
         self._left_bytes = 0
         self._line_bytes = 0
 
+    def end(self) -> None:
+        """Nobody listens any more: a connection that is idle holds nothing of the answer it brought."""
+        del self._listener
+
     def feed(self, received: bytes) -> bool:
         """Take what was read; True when the answer is complete by its own framing."""
         self.passage = None

@@ -10,12 +10,19 @@ With `keep_bytes_max` the answer is kept, up to that size, so that a client that
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Protocol
 
 from headworks.gateway.http.answer import header_lines
 from headworks.gateway.reply import KEPT_FROM_ENGINE, Answer, Headers, Ids, error_event, failure
 
 EngineHeaders = Sequence[tuple[bytes, bytes]]
+
+
+@lru_cache(256)
+def _line(pair: tuple[bytes, bytes]) -> bytes:
+    """An engine says the same few things all day."""
+    return header_lines([pair])
 
 
 class Client(Protocol):
@@ -295,13 +302,8 @@ class Audience:
 
     def _head(self, headers: Headers | bytes) -> Headers | bytes:
         """What of the engine's head a client gets to see, and then its own."""
-        head: Headers = []
-        for pair in self._engine_headers:
-            if pair[0] in KEPT_FROM_ENGINE:
-                head.append(pair)
-        if isinstance(headers, bytes):
-            return header_lines(head) + headers
-        return head + headers
+        head = [pair for pair in self._engine_headers if pair[0] in KEPT_FROM_ENGINE]
+        return b"".join(map(_line, head)) + headers if isinstance(headers, bytes) else head + headers
 
     def _keep(self, payload: bytes) -> None:
         if self._kept is None:

@@ -64,9 +64,9 @@ class Follow:
     def slow(self, paused: bool) -> None:
         self._feed(events.ClientSlow(self._id, paused))
 
-    def stopped(self, usage: Usage, failed: bool) -> None:
+    def stopped(self, usage: Usage, failed: bool, at_once: bool = False) -> None:
         self._outcome = "failed" if failed else "completed"
-        self._feed(events.Stopped(self._id, usage, failed))
+        self._feed(events.Stopped(self._id, usage, failed, at_once))
 
     def lost(self, cause: str) -> None:
         self._outcome = "lost"

@@ -19,8 +19,9 @@ class Follower(Protocol):
     def slow(self, paused: bool) -> None:
         """Reading from the engine was paused for a slow client, or goes on."""
 
-    def stopped(self, usage: Usage, failed: bool) -> None:
-        """It ended in band (E1). `failed`: with an error answer, so nothing of it runs."""
+    def stopped(self, usage: Usage, failed: bool, at_once: bool = False) -> None:
+        """It ended in band (E1). `failed`: with an error answer, so nothing of it runs. `at_once`: with its first byte, of
+        which nothing was told before."""
 
     def lost(self, cause: str) -> None:
         """It may still run."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 
 from headworks.core import effects, events
 from headworks.core.policy import INFINITE_S, ClassPolicy, Policy
@@ -111,10 +111,7 @@ class Proxy:
         self._runner.admit(call)
         try:
             exchange.on_gone(call.leave)
-            if not call.over:
-                if call.waiter is None:
-                    call.waiter = asyncio.get_running_loop().create_future()
-                await call.waiter
+            await call
         finally:
             call.leave()
 
@@ -283,7 +280,12 @@ class Proxy:
 class ProxyCall:
     """One request at the public port, as the runner sees it (`runner.Call`)."""
 
-    __slots__ = ("_proxy", "_runner", "audience", "exchange", "idle_s", "ids", "over", "parsed", "request", "waiter")
+    # fmt: off
+    __slots__ = (
+        "_asyncio_future_blocking", "_fault", "_proxy", "_runner", "_waiter", "audience", "exchange", "idle_s", "ids",
+        "over", "parsed", "request",
+    )
+    # fmt: on
 
     def __init__(
         self,
@@ -303,8 +305,10 @@ class ProxyCall:
         self.ids = ids
         self.idle_s = idle_s
         self.over = False
-        self.waiter: asyncio.Future[None] | None = None
+        self._waiter: Callable[[ProxyCall], object] | None = None
         """Whoever waits for the end."""
+        self._fault: BaseException | None = None
+        """What ends the waiting in place of the end."""
         self.audience: Audience | None = None
 
     def send(self, engine: Engine, run: effects.Run) -> Follow:
@@ -328,15 +332,32 @@ class ProxyCall:
         """The client has had its whole answer, whatever it was."""
         self.over = True
         self._runner.forget(self.request.id)
-        if self.waiter is not None and not self.waiter.done():
-            self.waiter.set_result(None)
+        self._wake()
+
+    # As what its handler awaits, in place of a future: it goes on in the very turn in which the call is over.
+
+    def __await__(self) -> Generator[ProxyCall, None, None]:
+        if not self.over and self._fault is None:
+            yield self
+        if self._fault is not None:
+            raise self._fault
+
+    def add_done_callback(self, callback: Callable[[ProxyCall], object]) -> None:
+        self._waiter = callback
+
+    def cancel(self) -> None:
+        self._fault = asyncio.CancelledError()
+        self._wake()
 
     def fail(self, fault: Exception) -> None:
         """It goes to whoever waits for the end, and so to the port, which answers for us."""
-        if self.waiter is None:
-            self.waiter = asyncio.get_running_loop().create_future()
-        if not self.waiter.done():
-            self.waiter.set_exception(fault)
+        self._fault = fault
+        self._wake()
+
+    def _wake(self) -> None:
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None:
+            waiter(self)
 
     def leave(self) -> None:
         """The client has gone, if it is not over yet."""

@@ -31,35 +31,14 @@ HIDDEN_STATUSES = frozenset({401, 403, 407})
 class Relay:
     """Listener of one execution."""
 
+    # fmt: off
     __slots__ = (
-        "_aborted",
-        "_audience",
-        "_body",
-        "_clock_s",
-        "_events",
-        "_follower",
-        "_headers",
-        "_include_usage_asked",
-        "_is_busy",
-        "_last_s",
-        "_more",
-        "_opening",
-        "_over",
-        "_prompt_tokens",
-        "_rate",
-        "_report_at_events",
-        "_report_every_events",
-        "_samples",
-        "_seen",
-        "_size_bytes",
-        "_started_s",
-        "_status",
-        "_stream",
-        "_told",
-        "_upstream",
-        "_watch_tokens",
-        "paused",
+        "_aborted", "_at_once", "_audience", "_body", "_clock_s", "_events", "_follower", "_headers",
+        "_include_usage_asked", "_is_busy", "_last_s", "_more", "_opening", "_over", "_prompt_tokens", "_rate",
+        "_report_at_events", "_report_every_events", "_samples", "_seen", "_size_bytes", "_started_s", "_status",
+        "_stream", "_told", "_upstream", "_watch_tokens", "paused",
     )
+    # fmt: on
 
     def __init__(
         self,
@@ -97,6 +76,8 @@ class Relay:
         """A whole answer: what came first, and what came after that, if it came in pieces."""
         self._size_bytes = 0
         self._seen = False
+        self._at_once = False
+        """The first byte came with the last, and is told with it."""
         self._told = False
         self._over = False
         self._aborted = False
@@ -299,7 +280,9 @@ class Relay:
             return
         if not self._seen and 200 <= self._status < 300:
             self._seen = True
-            self._follower.first_byte()
+            self._at_once = not self._stream and (b"content-length", b"%d" % len(payload)) in self._headers
+            if not self._at_once:
+                self._follower.first_byte()
         self._size_bytes += len(payload)
         if self._size_bytes > ANSWER_BYTES_MAX:
             self._body, self._more = b"", None
@@ -349,20 +332,22 @@ class Relay:
         self._told = True
         engine_s = self._last_s - self._started_s
         if usage is None:
-            self._follower.stopped(Usage(0, 0, self.output_tokens, engine_s, end, False), failed)
+            self._follower.stopped(Usage(0, 0, self.output_tokens, engine_s, end, False), failed, self._at_once)
             return
         if events is not None and usage.completion_tokens:
             self._rate.learn(events.token_events, usage.completion_tokens)
         details = usage.prompt_tokens_details
         cached = details.cached_tokens or 0 if details is not None else 0
         told = Usage(usage.prompt_tokens, cached, usage.completion_tokens, engine_s, end, True)
-        self._follower.stopped(told, failed)
+        self._follower.stopped(told, failed, self._at_once)
 
     def _lost(self, cause: str) -> None:
         """It may still run: the gate decides what must be proved. Its clients get no more of it in any case."""
         if self._told:
             return
         self._told = True
+        if self._at_once:
+            self._follower.first_byte()
         self._report()
         self._follower.lost(cause)
         self._audience.fail("upstream_lost")

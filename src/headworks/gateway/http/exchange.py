@@ -164,7 +164,7 @@ class Exchange:
             self._begin(status, headers, framing, now_s, b"")
             if not self.gone_reason:
                 self._transport.write(body)
-        self.finished = True
+        self._end()
         if not self.gone_reason:
             connection.exchange_finished(now_s)
 
@@ -240,23 +240,25 @@ class Exchange:
         if self._open and self._left_bytes:
             self.abort()
             return
-        self.finished = True
+        self._end()
         if not self.gone_reason:
             if self.chunked:
                 self._transport.write(LAST_CHUNK)
-            self._open = False
             self._connection.exchange_finished(self._connection.server.clock_s())
 
     def abort(self) -> None:
         """Breaks the connection, so that no client takes what it has for the whole. What was written still goes out."""
         if self.finished:
             return
-        self.finished = True
-        self._open = False
+        self._end()
         if not self.gone_reason:
             # A chunked or counted answer shows by itself that its end is missing. One that ends by closing does not, so
             # there the end must be a reset.
             self._connection.break_off(reset=not self.chunked and not self._left_bytes)
+
+    def _end(self) -> None:
+        """Those who asked to be told things point here as well: parted, both go without the garbage collector."""
+        self.finished, self._open, self._gone_callbacks, self._on_flow = True, False, (), None
 
     def _check_started(self) -> None:
         if not self.started:
@@ -270,7 +272,7 @@ class Exchange:
             return
         self.gone_reason = reason
         self._open = False
-        callbacks, self._gone_callbacks = self._gone_callbacks, ()
+        callbacks, self._gone_callbacks, self._on_flow = self._gone_callbacks, (), None
         for callback in callbacks:
             self._connection.guarded(callback)
 
