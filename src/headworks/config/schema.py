@@ -199,8 +199,6 @@ NOT_YET_IN_FORCE: tuple[NotYet, ...] = (
     NotYet("models.*.tokenizer", "prompt tokens are estimated from bytes"),
     NotYet("pools.*.memory", "no model has a floor"),
     NotYet("pools.*.pressure", "admission looks at limits, predicted time and kv_ratio_max"),
-    NotYet("pools.*.prefill", "prompts being read are not capped"),
-    NotYet("pools.*.over_commit", "nothing is over-committed (1.0)", only=("auto",), by_default=True),
     NotYet("pools.*.estimate.tokenizer_from_chars", "prompt tokens are estimated from bytes"),
     NotYet("pools.*.predict", "predicted times have a fixed buffer"),
     NotYet("pools.*.limit", "it follows the first token; state active_requests_max for a number", but=("feedback",)),
