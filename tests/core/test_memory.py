@@ -137,7 +137,7 @@ def test_K08_no_over_commit_makes_a_request_possible_that_the_engine_can_never_h
 
 
 def test_D4_beyond_the_memory_goes_what_the_future_peak_has_room_for_and_no_more() -> None:
-    """Two that have just begun come to about 2,000 each, and this one to 6,000 at the same time: more than can be planned with."""
+    """Two that have just begun come to about 2,000 each, and this one to 6,000 at the same time: more than may be planned."""
     one = bench(2.5)
     answered(one, 20, 2_000)
     full(one)
@@ -195,7 +195,7 @@ def test_D4_what_is_being_stopped_still_holds_what_it_has_and_writes_no_more() -
     answered(one, 20, 2_000)
     first, _ = full(one)
     one.feed(events.Progressed(first, 1_000))
-    lives = {execution: life for execution, life in one.gate._desk.runs.items()}
+    lives = dict(one.gate._desk.runs)
     memory = replica(one).memory
     memory._look(one.now_s)
     before = dict(zip(lives, memory._groups, strict=True))[first]
@@ -252,3 +252,23 @@ def test_D4_a_reload_states_or_frees_the_ratio() -> None:
     settings = policy(interactive=PATIENT, pool={"active_requests_max": 256, "over_commit": 2.0})
     one.feed(events.PolicyChanged(replace(settings, number=2)))
     assert one.book.limit("replica:p/0", "tokens") == 20_000
+
+
+def test_D4_a_lower_limit_reaches_the_ledger_only_as_fast_as_what_is_reserved_goes_down() -> None:
+    """Otherwise one preemption would end every answer that has to grow until the excess is gone."""
+    one = bench(guards_peak=False)
+    clocked(one, 1, preemptions_total=0)
+    replica(one).memory.ratio = 2.0
+    one.gate._desk.pools["p"].learn_capacity()
+    one.advance(1.1)
+    sent = full(one, 4_000, 4)
+    assert (len(sent), one.book.limit("replica:p/0", "tokens")) == (4, 20_000)
+    clocked(one, 2, preemptions_total=1)
+    one.arrive(100, 90)
+    assert one.take(Run) == [], "16,000 are reserved and 15,000 may be by a newcomer"
+    one.advance(1.1)
+    assert one.book.limit("replica:p/0", "tokens") == one.book.limit("pool:p", "tokens") == 16_000 + KV_TOKENS // 50
+    one.complete(sent[0], 10, 3_990)
+    one.advance(1.1)
+    assert one.book.limit("replica:p/0", "tokens") == 15_000
+    assert len(one.take(Run)) == 1

@@ -1,7 +1,8 @@
 """A second, simpler ledger and an engine, to judge the book by.
 
 The oracle knows four rules and nothing else of the book: what was granted is held, what has ended gives all of it back
-once, what has ended stays as it is, and what was held for reading a prompt comes back when its first byte was told. The engine knows what physically runs, which the book can only be told.
+once, what has ended stays as it is, and what was held for reading a prompt comes back when its first byte was told. The
+engine knows what physically runs, which the book can only be told.
 """
 
 from __future__ import annotations

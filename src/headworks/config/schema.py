@@ -170,8 +170,6 @@ class NotYet:
     """If stated: only these values have no effect."""
     but: tuple[object, ...] = ()
     """Values that say what is done anyway."""
-    by_default: bool = False
-    """The default is one of the values without effect, so that a file without the key is told as well."""
 
 
 NOT_YET_IN_FORCE: tuple[NotYet, ...] = (

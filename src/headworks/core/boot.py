@@ -345,11 +345,14 @@ def limits_of(desk: Desk) -> Iterator[Charge]:
         if use.quota is not None:
             yield from use.quota.limits()
     for pool in desk.pools.values():
-        if pool.tokens_max is not None:
-            yield Charge(f"pool:{pool.name}", "tokens", pool.tokens_max)
-        for replica in pool.replicas.values():
-            if replica.tokens_max is not None:
-                yield Charge(replica.scope, "tokens", replica.tokens_max)
+        limits = [replica.memory.limit() for replica in pool.replicas.values()]
+        known = [limit for limit in limits if limit is not None]
+        stated = pool.policy.active_tokens_max
+        if known or stated is not None:
+            yield Charge(f"pool:{pool.name}", "tokens", sum(known) if stated is None else stated)
+        for replica, limit in zip(pool.replicas.values(), limits, strict=True):
+            if limit is not None:
+                yield Charge(replica.scope, "tokens", limit)
             if pool.policy.active_requests_max is not None:
                 yield Charge(replica.scope, "requests", pool.policy.active_requests_max)
             yield from map(Charge._make, replica.reading.limits(replica.scope))

@@ -8,7 +8,8 @@ reserved, though every tenant's 95 % quantile was known exactly (2026-11-28). So
 
 With `over_commit: auto` it begins at 1.0. While the sum is what stands in the way it rises by `STEP_RATIO` a second, as
 long as fewer than one in `QUIET_REQUESTS` answers has been preempted by its engine; a preemption takes half of the excess
-back. It never passes `RATIO_MAX`.
+back. It never passes `RATIO_MAX`. Newcomers meet the lower limit at once; the ledger, which also answers those that grow, is
+told of it only as fast as what is reserved goes down to it, or a preemption of one would end many others.
 
 Above 1.0 the sum alone does not protect the memory any more. Whatever goes into that part has to pass a second check: the
 *future peak* (`core/peak.py`), with this and everything that runs there, has to stay within `PEAK_RATIO` of the memory. What
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 RATIO_MAX = 2.5
 STEP_RATIO = 0.05
 RISE_EVERY_S = 1.0
+SPARE_RATIO = 0.02
+"""While the limit goes down, so much of the memory stays for those that grow."""
 QUIET_REQUESTS = 1000
 PEAK_RATIO = 0.95
 """The rest is for what nobody can foresee: that many are longer than their like at once."""
@@ -56,6 +59,7 @@ class Memory:
         "_replica",
         "_risen_s",
         "_runs",
+        "_told_tokens",
         "guarded_tokens",
         "kv_tokens",
         "others",
@@ -79,6 +83,8 @@ class Memory:
         """That have ended since the last preemption."""
         self._is_pressed = False
         """The sum of what is reserved stood in somebody's way since the last beat."""
+        self._told_tokens = 0
+        """The limit that the ledger was told last."""
         self._risen_s = self._looked_s = float("-inf")
         self._groups: list[Group] = []
         self._looked_requests = -1
@@ -97,8 +103,16 @@ class Memory:
 
     @property
     def tokens_max(self) -> int | None:
-        """What may be reserved of it."""
+        """What may be reserved of it by a newcomer."""
         return None if self.kv_tokens is None else int(self.kv_tokens * self.ratio)
+
+    def limit(self) -> int | None:
+        """What the ledger is to be told now: the same, or what is still reserved while that goes down."""
+        most = self.tokens_max
+        if most is not None:
+            going_down = self._replica.tokens + int(SPARE_RATIO * (self.kv_tokens or 0))
+            self._told_tokens = max(most, min(self._told_tokens, going_down))
+        return None if most is None else self._told_tokens
 
     # the over-commit
 

@@ -358,7 +358,7 @@ class Pool:
             if replica.memory.rise(now_s):
                 replica.tokens_max = replica.memory.tokens_max
         told = self._told_tokens
-        self._told_tokens = tuple(replica.tokens_max for replica in self.replicas.values())
+        self._told_tokens = tuple(replica.memory.limit() for replica in self.replicas.values())
         if told == self._told_tokens:
             return False
         self.learn_capacity()

@@ -81,6 +81,7 @@ def _replica(replica: Replica, now_s: float) -> dict[str, Any]:
         "tokens": replica.tokens,
         "requests": replica.requests,
         "limit_running": replica.limit.value,
+        "over_commit": replica.memory.ratio,
         "reading_tokens": replica.reading.tokens,
         "reading_tokens_limit": replica.reading.tokens_max,
         "reading_heavy": replica.reading.heavy,
