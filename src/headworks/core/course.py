@@ -32,7 +32,7 @@ from headworks.core.evidence import ClockProof
 from headworks.core.growth import Growth
 from headworks.core.life import LEAVING, RUNNING, SENT, SETTLING, UNASKED, Life
 from headworks.core.policy import INFINITE_S
-from headworks.core.pool import Replica
+from headworks.core.pool import Pool, Replica
 from headworks.core.types import Decision, ReplicaSample, Reservation
 
 OVERDUE_S = 10.0
@@ -74,10 +74,11 @@ class Course:
             others = tuple(rest)
         desk.effect(Run(name, life.execution, work.output_tokens_max, send_before_s, decision, others, watch_tokens))
 
-    def first_byte(self, event: FirstByte, now_s: float) -> None:
+    def first_byte(self, event: FirstByte, now_s: float) -> Pool | None:
+        """Its prompt has been read. Returns the pool, if others may be read now."""
         life = self._desk.runs.get(event.execution)
         if life is None or life.state != SENT:
-            return
+            return None
         self._desk.move(life, "first_byte")
         life.first_byte_s = now_s
         replica = life.replica
@@ -85,12 +86,17 @@ class Course:
             self._learn_first_byte(life, replica, now_s)
             replica.unstamped[life.execution.id] = now_s
         self._desk.set_timer(life, life.request.finish_by_s)
-        start = Start(life.execution.id, self._desk.owner)
+        start, pool = Start(life.execution.id, self._desk.owner), life.lane.pool
         if life.reads:  # whoever waits for its prompt to have been read, here or elsewhere, need not wait for this to be told
             self._desk.end_reading(life)
             self._desk.ask(life, start, now_s)
         else:
             self._desk.ask_with_next(life, start, now_s)
+            if not life.reading_tokens:
+                return None
+        if life.reading_tokens:
+            self._desk.has_read(life)
+        return pool if pool.queue.requests else None
 
     def _learn_first_byte(self, life: Life, replica: Replica, now_s: float) -> None:
         ahead_tokens = life.opening_tokens - life.work.prefill_tokens

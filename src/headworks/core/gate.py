@@ -278,14 +278,7 @@ class Gate:
     # after the grant
 
     def _on_first_byte(self, event: events.FirstByte, now_s: float) -> None:
-        life = self._desk.runs.get(event.execution)
-        counted = life is not None and (life.reading_tokens or life.reads)
-        self._course.first_byte(event, now_s)
-        if life is not None and counted and life.first_byte_s is not None:
-            if life.reading_tokens:
-                self._desk.has_read(life)
-            if life.lane.pool.queue.requests:
-                self._pump(life.lane.pool, now_s)
+        self._pump_one(self._course.first_byte(event, now_s), now_s)
 
     def _on_not_sent(self, event: events.NotSent, now_s: float) -> None:
         """Nothing ran. A client that still waits gets another attempt while that can be on time, else an answer."""
