@@ -106,7 +106,7 @@ class Boot:
         self._beats[self._beat] = now_s
         if len(self._beats) > BEATS_MAX:
             del self._beats[next(iter(self._beats))]
-        moved = [pool for pool in self._desk.pools.values() if pool.over_commit(now_s)]
+        moved = [pool for pool in self._desk.pools.values() if pool.learn_over_commit(now_s)]
         if self.lost or self._desk.limits_open or moved:
             self.put_limits()
         seen_sequence = self._seen_sequence(now_s - VOUCH_S)

@@ -25,13 +25,13 @@ KNOWN = 20
 class Lengths:
     """Of one tenant in one pool."""
 
-    __slots__ = ("_counts", "_mores", "_total")
+    __slots__ = ("_counts", "_means", "_total")
 
     def __init__(self) -> None:
         self._counts = [0.0] * BUCKETS
         self._total = 0.0
-        self._mores: list[tuple[float, float]] | None = None
-        """By bucket: how many were in it or above, and their lengths added up. None: to be added up again."""
+        self._means: list[float] | None = None
+        """By bucket: the mean length of those above its middle; 0.0 where there were none. None: to be made anew."""
 
     def add(self, tokens: int) -> None:
         """An answer has come to so many tokens."""
@@ -40,31 +40,25 @@ class Lengths:
             self._total /= 2
         self._counts[_bucket(tokens)] += 1.0
         self._total += 1.0
-        self._mores = None
+        self._means = None
 
     def more_tokens(self, made_tokens: int) -> int | None:
         """What is to be expected beyond `made_tokens`; None while too few have ended."""
         if self._total < KNOWN:
             return None
-        tails = self._mores or self._tails()
-        bucket = _bucket(made_tokens)
-        count, tokens = tails[bucket + 1]
-        middle = _middle(bucket)
-        if middle > made_tokens:
-            count, tokens = count + self._counts[bucket], tokens + self._counts[bucket] * middle
-        if count < 1e-6:
-            return max(1, made_tokens)
-        return max(1, int(tokens / count) - made_tokens)
+        mean_tokens = (self._means or self._learnt())[_bucket(made_tokens)]
+        return max(1, (int(mean_tokens) if mean_tokens else 2 * made_tokens) - made_tokens)
 
-    def _tails(self) -> list[tuple[float, float]]:
-        tails = [(0.0, 0.0)] * (BUCKETS + 1)
+    def _learnt(self) -> list[float]:
+        means = [0.0] * BUCKETS
         count = tokens = 0.0
         for bucket in range(BUCKETS - 1, -1, -1):
-            count += self._counts[bucket]
-            tokens += self._counts[bucket] * _middle(bucket)
-            tails[bucket] = (count, tokens)
-        self._mores = tails
-        return tails
+            low, high, half = _edge(bucket), _edge(bucket + 1) - 1, self._counts[bucket] / 2
+            count, tokens = count + half, tokens + half * (low + 3 * high) / 4
+            means[bucket] = tokens / count if count else 0.0
+            count, tokens = count + half, tokens + half * (3 * low + high) / 4
+        self._means = means
+        return means
 
 
 class TenantLengths:
@@ -95,7 +89,3 @@ def _bucket(tokens: int) -> int:
 def _edge(bucket: int) -> int:
     octave, part = divmod(bucket, PARTS)
     return bucket if octave == 0 else (PARTS + part) << (octave - 1)
-
-
-def _middle(bucket: int) -> float:
-    return (_edge(bucket) + _edge(bucket + 1) - 1) / 2

@@ -42,7 +42,7 @@ SPARE_RATIO = 0.02
 QUIET_REQUESTS = 1000
 PEAK_RATIO = 0.95
 """The rest is for what nobody can foresee: that many are longer than their like at once."""
-LOOK_EVERY_S = 0.05
+LOOK_EVERY_S = 0.1
 
 
 class Memory:

@@ -352,7 +352,7 @@ class Pool:
             return stated
         return max(known) if stated is None else min(stated, max(known))
 
-    def over_commit(self, now_s: float) -> bool:
+    def learn_over_commit(self, now_s: float) -> bool:
         """Once a second: whether more or less of the engines' memory may be reserved than the ledger was told."""
         for replica in self.replicas.values():
             if replica.memory.rise(now_s):
