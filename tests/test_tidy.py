@@ -32,7 +32,7 @@ CORE_LINES_MAX = 8_890
 PUBLIC_PORT_LINES_MAX = 1_660
 """May only shrink: a port that can be read in one sitting would have 1,200."""
 LONG_FILES = {
-    "src/headworks/core/gate.py": 426,
+    "src/headworks/core/gate.py": 423,
     "tests/engines/test_fake_engine.py": 578,
 }
 """Files above the limit, and how long they may be at most."""
@@ -200,7 +200,7 @@ def test_float_fields_carry_their_unit() -> None:
 
 
 UNANSWERED = {
-    *("compute_saturation", "class_gate", "prefill_saturated", "model_reservation", "session_exhausted"),
+    *("compute_saturation", "class_gate", "model_reservation", "session_exhausted"),
     *("tenant_frozen", "breaker_open"),
 }
 """Reasons of what is not in force yet, which no test knows. May only shrink."""

@@ -46,7 +46,8 @@ def test_the_smallest_useful_file_becomes_a_policy() -> None:
     pool = rules.pools["llama"]
     assert pool.models == ()
     assert pool.replicas == (ReplicaPolicy("llama/0", exclusive=True),)
-    assert (pool.active_tokens_max, pool.active_requests_max, pool.kv_ratio_max, pool.over_commit) == (None, None, 0.85, 1.0)
+    assert (pool.active_tokens_max, pool.active_requests_max, pool.kv_ratio_max, pool.over_commit) == (None, None, 0.85, None)
+    assert (pool.heavy_tokens, pool.heavy_prefills_max, pool.prefill_tokens_max) == (4096, None, None)
     assert pool.discipline == DisciplinePolicy("wfq")
     assert not rules.observe
 
@@ -102,6 +103,7 @@ pools:
     active_requests_max: 10
     kv_ratio_max: 0.7
     over_commit: 1.5
+    prefill: {heavy_tokens: 300, heavy_max: 2, tokens_in_flight_max: 900}
     evidence_min: E3a
     discipline: {kind: lifo_drop_head, queue_max: 9, propagate_cancel: false, drop_late: false}
     estimate: {output_tokens_cold: 64}
@@ -124,6 +126,7 @@ pools:
     assert rules.prices == {"a": PricePolicy(0.1, 0.1, 0.4)} and len(rules.price_version) == 12
     pool = rules.pools["p"]
     assert (pool.models, pool.active_tokens_max, pool.active_requests_max) == (("a",), 100, 10)
+    assert (pool.heavy_tokens, pool.heavy_prefills_max, pool.prefill_tokens_max) == (300, 2, 900)
     assert (pool.kv_ratio_max, pool.over_commit, pool.evidence_min, pool.output_tokens_cold) == (0.7, 1.5, "E3a", 64)
     assert pool.discipline == DisciplinePolicy("lifo_drop_head", queue_max=9, propagate_cancel=False, drop_late=False)
     assert (pool.observe_every_s, pool.unconfirmed_every_s, pool.stale_s, pool.forget_s, pool.stalled_s) == (

@@ -1,7 +1,8 @@
 """A second, simpler ledger and an engine, to judge the book by.
 
-The oracle knows three rules and nothing else of the book: what was granted is held, what has ended gives all of it back
-once, and what has ended stays as it is. The engine knows what physically runs, which the book can only be told.
+The oracle knows four rules and nothing else of the book: what was granted is held, what has ended gives all of it back
+once, what has ended stays as it is, and what was held for reading a prompt comes back when its first byte was told. The
+engine knows what physically runs, which the book can only be told.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from headworks.core.book import Book
-from headworks.core.commands import Answer, Command, Grow, Reassert, Reserve
+from headworks.core.commands import Answer, Command, Grow, Reassert, Reserve, Start
 from headworks.core.types import Charge, Reservation
 
 LIVE = ("RESERVED", "RUNNING", "CANCELLING", "ORPHANED")
@@ -29,6 +30,9 @@ class Oracle:
             self.held.setdefault(answer.execution, []).extend(command.charges)
         elif isinstance(command, Reassert) and answer.outcome == "ok" and answer.execution not in self.held:
             self.held[answer.execution] = list(command.record.charges)
+        elif isinstance(command, Start) and answer.outcome == "ok":
+            held = self.held[answer.execution]
+            self.held[answer.execution] = [one for one in held if one[1] not in ("prefill_tokens", "heavy_prefills")]
         elif answer.verb == "stop" and answer.outcome == "ok":
             self._end(answer.execution, answer.state, answer.evidence)
         elif answer.verb in ("heartbeat", "put_sample", "put_incarnation", "withdraw"):

@@ -7,6 +7,7 @@ come at any time. Each planted bug is put in front of the same witnesses, and mu
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
@@ -37,10 +38,20 @@ from tests.properties.oracle import Engine, Oracle
 
 OWNERS = (Owner("gateway-1", "boot-1"), Owner("gateway-2", "boot-2"))
 REPLICA = "pool/0"
-SCOPES = (("pool:pool", "tokens"), ("tenant:acme", "tokens"), ("replica:pool/0", "requests"))
-TOKENS_MAX, REQUESTS_MAX = 250, 6
-LIMITS = (Charge("pool:pool", "tokens", TOKENS_MAX), Charge("replica:pool/0", "requests", REQUESTS_MAX))
+READ = ("replica:pool/0", "prefill_tokens")
+SCOPES = (("pool:pool", "tokens"), ("tenant:acme", "tokens"), ("replica:pool/0", "requests"), READ)
+TOKENS_MAX, REQUESTS_MAX, READ_MAX = 250, 6, 50
+LIMITS = (
+    Charge("pool:pool", "tokens", TOKENS_MAX),
+    Charge("replica:pool/0", "requests", REQUESTS_MAX),
+    Charge(*READ, READ_MAX),
+)
 owners, picks = st.sampled_from(OWNERS), st.integers(0, 30)
+
+
+def _read(ask: Reserve) -> Reserve:
+    """With its prompt counted while it is read: the longest is longer than may be read, and goes alone."""
+    return replace(ask, charges=(*ask.charges, Charge(*READ, ask.cost_tokens)))
 
 
 class Fleet(RuleBasedStateMachine):
@@ -83,9 +94,9 @@ class Fleet(RuleBasedStateMachine):
     def reserves(self, owner: Owner, tokens: int, twins: bool, far: int) -> None:
         """And perhaps it is sent at once, and perhaps its first byte is seen at once: the ordinary course."""
         self.minted += 1
-        asks = [reserve(f"x{self.minted}", tokens, owner=owner)]
+        asks = [_read(reserve(f"x{self.minted}", tokens, owner=owner))]
         if twins:
-            asks.append(reserve(f"y{self.minted}", tokens, owner=OWNERS[owner == OWNERS[0]]))
+            asks.append(_read(reserve(f"y{self.minted}", tokens, owner=OWNERS[owner == OWNERS[0]])))
         for ask, answer in zip(asks, self.ask(*asks), strict=True):
             self._granted(ask, answer)
         name = asks[0].execution
@@ -231,6 +242,8 @@ class Fleet(RuleBasedStateMachine):
         self.engine.judge(self.book)
         assert self.book.held("pool:pool", "tokens") <= TOKENS_MAX
         assert self.book.held("replica:pool/0", "requests") <= REQUESTS_MAX
+        read = [one.amount for held in self.oracle.held.values() for one in held if one[:2] == READ]
+        assert sum(read) <= READ_MAX or len(read) == 1, f"read at once: {read}"
 
     @staticmethod
     def _pick(many: list, pick: int):  # type: ignore[no-untyped-def,type-arg]

@@ -79,6 +79,7 @@ def test_I1_to_I36_hold_after_every_event_of_every_seed_and_nothing_is_held_at_t
         "outcome completed",
         "outcome cancelled",
         "outcome expired queue_timeout",
+        "outcome expired prefill_saturated",
         "outcome refused queue_full",
         "outcome refused ledger_unavailable",
         "outcome replayed",

@@ -114,6 +114,11 @@ def _pool(section: PoolPolicy, config: Config) -> dict[str, Any]:
         "active_requests_max": section.active_requests_max,
         "kv_ratio_max": section.kv_ratio_max,
         "over_commit": section.over_commit,
+        "prefill": {
+            "heavy_tokens": section.heavy_tokens,
+            "heavy_max": section.heavy_prefills_max,
+            "tokens_in_flight_max": section.prefill_tokens_max,
+        },
         "discipline": asdict(section.discipline),
         "evidence_min": section.evidence_min,
         "replicas": {

@@ -137,22 +137,14 @@ def _may_mean(fault: Path, path: Path) -> bool:
 
 
 def _not_in_force(document: Document, file: str) -> list[Problem]:
-    """A warning for each key that stands in the file and does nothing yet, and one for the defaults that do not."""
+    """A warning for each key that stands in the file and does nothing yet."""
     found: list[Problem] = []
-    written: set[str] = set()
     by_pattern = {entry.key: entry for entry in NOT_YET_IN_FORCE}
     for path, line in document.lines.items():
         entry = by_pattern.get(".".join(tree.pattern(path)))
-        if entry is None:
-            continue
-        written.add(entry.key)
-        if _has_no_effect(entry, _at(document.value, path)):
+        if entry is not None and _has_no_effect(entry, _at(document.value, path)):
             text = f"accepted, not in force in this version: {entry.instead}"
             found.append(Problem(file, line, problems.spelled(path), text))
-    defaults = [f"{e.key} ({e.instead})" for e in NOT_YET_IN_FORCE if e.by_default and e.key not in written]
-    if defaults:
-        text = f"defaults that are not in force in this version: {'; '.join(defaults)}"
-        found.append(Problem(file, 1, "", text))
     return found
 
 

@@ -76,11 +76,13 @@ class Pressure(Section):
 
 
 class Prefill(Section):
-    """Caps on prompts being read at once."""
+    """Caps on prompts that one engine reads at once."""
 
     heavy_tokens: Count = Field(4096, description="Prompts of this length or more are heavy.")
-    heavy_max: CountOrAuto = Field("auto", description="Heavy prompts being read at once.")
-    tokens_in_flight_max: CountOrAuto = Field("auto", description="Prompt tokens being read at once.")
+    heavy_max: CountOrAuto = Field("auto", description="Heavy prompts an engine reads at once; auto: from how fast it reads.")
+    tokens_in_flight_max: CountOrAuto = Field(
+        "auto", description="Prompt tokens likewise; auto: what it reads within the smallest ttft_s."
+    )
 
 
 class Estimating(Section):
@@ -180,7 +182,7 @@ class Pool(Section):
     memory: dict[ModelName, Guaranteed] = Field({}, description="Memory guaranteed to a model on every replica.")
     kv_ratio_max: Ratio = Field(0.85, description="KV use above which a request waits, if that helps, else is refused.")
     pressure: Pressure = section(Pressure, "When the pool counts as pressed.")
-    prefill: Prefill = section(Prefill, "Caps on prompts being read at once.")
+    prefill: Prefill = section(Prefill, "Caps on prompts that one engine reads at once.")
     discipline: Discipline = section(Discipline, "Who is next: a name, or a section.")
     over_commit: FactorOrAuto = Field("auto", description="Reservations may add up to this × the limit; auto: learnt.")
     estimate: Estimating = section(Estimating, "How many tokens a request will take.")

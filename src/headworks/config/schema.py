@@ -170,8 +170,6 @@ class NotYet:
     """If stated: only these values have no effect."""
     but: tuple[object, ...] = ()
     """Values that say what is done anyway."""
-    by_default: bool = False
-    """The default is one of the values without effect, so that a file without the key is told as well."""
 
 
 NOT_YET_IN_FORCE: tuple[NotYet, ...] = (
@@ -199,8 +197,6 @@ NOT_YET_IN_FORCE: tuple[NotYet, ...] = (
     NotYet("models.*.tokenizer", "prompt tokens are estimated from bytes"),
     NotYet("pools.*.memory", "no model has a floor"),
     NotYet("pools.*.pressure", "admission looks at limits, predicted time and kv_ratio_max"),
-    NotYet("pools.*.prefill", "prompts being read are not capped"),
-    NotYet("pools.*.over_commit", "nothing is over-committed (1.0)", only=("auto",), by_default=True),
     NotYet("pools.*.estimate.tokenizer_from_chars", "prompt tokens are estimated from bytes"),
     NotYet("pools.*.predict", "predicted times have a fixed buffer"),
     NotYet("pools.*.limit", "it follows the first token; state active_requests_max for a number", but=("feedback",)),

@@ -6,6 +6,8 @@ says, so the sum of the records is the counter at every moment. A limit that is 
 
 A *floor* keeps part of a limit for one scope (B10): whoever is charged to `within` without being charged to the floor's
 scope finds the limit smaller by the part of the floor that is not in use.
+
+What is held only while a prompt is read (`types.READ_UNITS`) fits however large it is where nothing else is held.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from headworks.core.commands import Floor, Shortfall
+from headworks.core.types import READ_UNITS
 
 Charges = Sequence[tuple[str, str, int]]
 """Each in the shape of `Charge`: (scope, unit, amount)."""
@@ -25,11 +28,13 @@ COUNTERS_SWEPT_AT = 4096
 class Counter:
     """One (scope, unit)."""
 
-    __slots__ = ("committed", "excess", "follower", "held", "limit", "scope", "unit")
+    __slots__ = ("committed", "excess", "follower", "held", "is_read", "limit", "scope", "unit")
 
     def __init__(self, scope: str, unit: str) -> None:
         self.scope = scope
         self.unit = unit
+        self.is_read = unit in READ_UNITS
+        """Held until a prompt has been read, and always granted to one that is alone."""
         self.held = 0
         self.committed = 0
         """The part of it that no execution holds: used up, and never given back while the limit stands."""
@@ -44,7 +49,7 @@ class Counter:
 class Counters:
     """All of them."""
 
-    __slots__ = ("_counters", "_floors", "_leader", "_sweep_at", "underflows")
+    __slots__ = ("_counters", "_floors", "_leader", "_sweep_at", "reading", "underflows")
 
     def __init__(self) -> None:
         self._counters: dict[tuple[str, str], Counter] = {}
@@ -52,6 +57,8 @@ class Counters:
         self._sweep_at = COUNTERS_SWEPT_AT
         self._leader = Counter("", "")
         """No counter, but what the first one of every list follows on."""
+        self.reading = False
+        """Something was ever held for the reading of a prompt: where that is not counted, nobody looks for it."""
         self.underflows = 0
         """Times a counter fell below zero. It is never clamped; `Book.check` says which (K15)."""
 
@@ -108,6 +115,8 @@ class Counters:
         """Charges that no amount of waiting makes room for: more than a whole limit, less what others are guaranteed."""
         never = []
         for (scope, unit, amount), counter in zip(charges, self.find(charges), strict=True):
+            if counter.is_read:
+                continue
             limit = counter.limit
             if amount > limit:
                 never.append(Shortfall(scope, unit, amount, limit))
@@ -180,6 +189,7 @@ class Counters:
                 counter.follower = counter  # nothing may lead to one that was dropped
             self._sweep_at = max(COUNTERS_SWEPT_AT, 2 * len(self._counters))
         counter = self._counters[scope, unit] = Counter(scope, unit)
+        self.reading = self.reading or counter.is_read
         return counter
 
     def _shortfalls(self, charges: Charges, taken: Sequence[Counter]) -> list[Shortfall]:
@@ -187,7 +197,7 @@ class Counters:
         shortfalls = [
             Shortfall(counter.scope, counter.unit, counter.held, counter.limit)
             for (_, _, amount), counter in zip(charges, taken, strict=True)
-            if counter.held > counter.limit and amount
+            if counter.held > counter.limit and amount and not (counter.is_read and counter.held == amount)
         ]
         for (_, _, amount), counter in zip(charges, taken, strict=True):
             left = counter.limit

@@ -13,6 +13,7 @@ from headworks.core.book_records import NEVER_MS, TOMBSTONE_LEASES
 from headworks.core.book_table import CANCELLING, CHARGED, MOVES, ORPHANED, RUNNING, TERMINAL, Move
 from headworks.core.book_testimony import Testimony
 from headworks.core.commands import Adopt, Answer, Depart, Heartbeat, Held, Reassert
+from headworks.core.peak import Profile, added
 from headworks.core.types import Owner
 
 ADOPT_MAX = 64
@@ -43,9 +44,22 @@ class Leases(Testimony):
         if command.seen_sequence >= boot.seen_sequence:
             boot.seen_sequence = command.seen_sequence
             boot.unvouched = command.unvouched
+        boot.profiles = command.profiles
         ended, alarms = self._judge_all()
         owners = tuple(owner for owner, one in self._boots.items() if one.alive)
-        return self._answer("heartbeat", "", "ok", command.beat, owners=owners, records=ended, alarms=alarms)
+        profiles = self._profiles_beside(boot)
+        return self._answer("heartbeat", "", "ok", command.beat, owners=owners, records=ended, alarms=alarms, profiles=profiles)
+
+    def _profiles_beside(self, asking: Boot) -> tuple[tuple[str, Profile], ...]:
+        """What the others have on each replica. Of one that is gone its last word counts as long as anything of it is held."""
+        sums: dict[str, Profile] = {}
+        for boot in self._boots.values():
+            if boot is asking or not (boot.alive or boot.entries):
+                continue
+            for replica, profile in boot.profiles:
+                before = sums.get(replica)
+                sums[replica] = profile if before is None else added(before, profile)
+        return tuple(sums.items())
 
     def _sweep_boots(self) -> None:
         """Lapse whoever has not renewed, forget whoever is long gone and owns nothing."""

@@ -164,6 +164,8 @@ class Lives(Records):
             return self._answer_of(verb, entry, "recorded")
         entry.seen = True
         entry.started_ms = self.now_ms
+        if self.counters.reading:
+            self._has_read(entry)
         if move.state:
             entry.state = move.state
             entry.running_sequence = self.sequence
@@ -171,6 +173,19 @@ class Lives(Records):
             entry.was = RUNNING
         execution, state, owner, usage = entry.execution, entry.state, entry.owner, entry.usage
         return plain_answer(verb, execution, move.outcome, state, owner, self.sequence, usage, entry.evidence)
+
+    def _has_read(self, entry: Entry) -> None:
+        """Its prompt has been read: what it held for that alone comes back, to whoever waits for it (B7)."""
+        pairs = list(zip(entry.charges, entry.counters, strict=True))
+        read = [(charge, counter) for charge, counter in pairs if counter.is_read]
+        if not read:
+            return
+        self.counters.give([charge for charge, _ in read], [counter for _, counter in read])
+        entry.charges = tuple(charge for charge, counter in pairs if not counter.is_read)
+        entry.counters = tuple(counter for _, counter in pairs if not counter.is_read)
+        turns = self._turns.get(entry.pool)
+        if turns is not None and turns.marks:
+            self._wake(turns, entry.pool)
 
     def _grow_command(self, command: Grow) -> Answer:
         return self._go("grow", "grow", self._entries.get(command.execution), command)

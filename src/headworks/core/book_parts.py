@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from headworks.core.book_counters import Charges, Counter
+from headworks.core.peak import Profile
 from headworks.core.types import Charge, Owner, RequestKey, Reservation, Usage
 
 Flow = tuple[str, str]
@@ -145,7 +146,7 @@ def sequences(charges: Charges) -> int:
 class Boot:
     """One life of one gateway: its lease, what it vouches for, and what it owns."""
 
-    __slots__ = ("alive", "departed", "entries", "gone_ms", "lease_until_ms", "owner", "seen_sequence", "unvouched")
+    __slots__ = ("alive", "departed", "entries", "gone_ms", "lease_until_ms", "owner", "profiles", "seen_sequence", "unvouched")
 
     def __init__(self, owner: Owner) -> None:
         self.owner = owner
@@ -155,5 +156,7 @@ class Boot:
         self.gone_ms = 0
         self.seen_sequence = 0
         self.unvouched: tuple[str, ...] = ()
+        self.profiles: tuple[tuple[str, Profile], ...] = ()
+        """By replica, as it was told last: what runs there for it."""
         self.entries: dict[str, Entry] = {}
         """Claimed and charged executions it owns."""

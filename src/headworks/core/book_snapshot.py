@@ -66,7 +66,8 @@ def only_name(execution: str, forget_ms: int) -> Entry:
 def boot_value(boot: Boot) -> dict[str, Any]:
     """One boot, with the names of what it owns, in order."""
     plain = {name: getattr(boot, name) for name in _BOOT}
-    return plain | {"owner": boot.owner, "unvouched": boot.unvouched, "entries": list(boot.entries)}
+    named = {"owner": boot.owner, "unvouched": boot.unvouched, "entries": list(boot.entries)}
+    return plain | named | {"profiles": [[replica, list(profile)] for replica, profile in boot.profiles]}
 
 
 def boot_from(value: Any, entries: Mapping[str, Entry]) -> Boot:
@@ -75,6 +76,7 @@ def boot_from(value: Any, entries: Mapping[str, Entry]) -> Boot:
     for name in _BOOT:
         setattr(boot, name, value[name])
     boot.unvouched = tuple(value["unvouched"])
+    boot.profiles = tuple((replica, tuple(profile)) for replica, profile in value.get("profiles", ()))
     boot.entries = {name: entries[name] for name in value["entries"]}
     return boot
 

@@ -3,7 +3,8 @@
 `book.py` looks a row up and does what it says. A move that is not here changes nothing and is counted. Docs and tests are
 made from these rows; whoever changes one changes the contract every store is held to.
 
-An execution is *charged* in four states and in no other. Charges come back on one edge only: charged → terminal.
+An execution is *charged* in four states and in no other. Charges come back on one edge only: charged → terminal;
+save what was held for the reading of a prompt alone, which `start` gives back (`types.READ_UNITS`).
 """
 
 from __future__ import annotations

@@ -31,6 +31,7 @@ from headworks.core.commands import (
 from headworks.core.desk import Desk
 from headworks.core.events import LedgerLost, StoreChanged
 from headworks.core.life import LEAVING, SETTLING, Life
+from headworks.core.peak import Profile
 from headworks.core.pool import Replica
 from headworks.core.quota import PREFIX
 from headworks.core.types import Charge, Owner, ReplicaSample, Reservation
@@ -105,10 +106,19 @@ class Boot:
         self._beats[self._beat] = now_s
         if len(self._beats) > BEATS_MAX:
             del self._beats[next(iter(self._beats))]
-        if self.lost or self._desk.limits_open:
+        moved = [pool for pool in self._desk.pools.values() if pool.learn_over_commit(now_s)]
+        if self.lost or self._desk.limits_open or moved:
             self.put_limits()
         seen_sequence = self._seen_sequence(now_s - VOUCH_S)
-        self._desk.command(Heartbeat(self._desk.owner, self._beat, seen_sequence, self._unvouched(now_s)))
+        profiles = tuple(self._profiles(now_s)) if len(self.owners) > 1 else ()
+        self._desk.command(Heartbeat(self._desk.owner, self._beat, seen_sequence, self._unvouched(now_s), profiles))
+
+    def _profiles(self, now_s: float) -> Iterator[tuple[str, Profile]]:
+        """What runs on each over-committed engine for this gateway: the others need it to see the future peak (D4)."""
+        for pool in self._desk.pools.values():
+            for replica in pool.replicas.values():
+                if replica.requests and replica.policy.over_commit != 1.0:
+                    yield replica.name, replica.memory.profile(now_s)
 
     def saw(self, sequence: int, now_s: float) -> None:
         """An answer carried this ledger sequence."""
@@ -179,7 +189,13 @@ class Boot:
             self._next_adopt_s = now_s
             self._desk.wake(now_s)
         self.owners = answer.owners
+        self._learn_others(dict(answer.profiles))
         return was_lost
+
+    def _learn_others(self, profiles: dict[str, Profile]) -> None:
+        for pool in self._desk.pools.values():
+            for replica in pool.replicas.values():
+                replica.memory.learn_others(profiles.get(replica.name, ()))
 
     def ledger_lost(self, event: LedgerLost, now_s: float) -> None:
         """It does not answer: what we may do ends with the lease."""
@@ -329,13 +345,17 @@ def limits_of(desk: Desk) -> Iterator[Charge]:
         if use.quota is not None:
             yield from use.quota.limits()
     for pool in desk.pools.values():
-        if pool.tokens_max is not None:
-            yield Charge(f"pool:{pool.name}", "tokens", pool.tokens_max)
-        for replica in pool.replicas.values():
-            if replica.tokens_max is not None:
-                yield Charge(replica.scope, "tokens", replica.tokens_max)
+        limits = [replica.memory.limit() for replica in pool.replicas.values()]
+        known = [limit for limit in limits if limit is not None]
+        stated = pool.policy.active_tokens_max
+        if known or stated is not None:
+            yield Charge(f"pool:{pool.name}", "tokens", sum(known) if stated is None else stated)
+        for replica, limit in zip(pool.replicas.values(), limits, strict=True):
+            if limit is not None:
+                yield Charge(replica.scope, "tokens", limit)
             if pool.policy.active_requests_max is not None:
                 yield Charge(replica.scope, "requests", pool.policy.active_requests_max)
+            yield from map(Charge._make, replica.reading.limits(replica.scope))
 
 
 def committed_of(desk: Desk) -> Iterator[Charge]:

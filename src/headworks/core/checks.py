@@ -1,13 +1,14 @@
 """The five checks, cheapest first. All are computed for the record; the first that fails is the one reported (B1).
 
-1 tenant: what the tenant holds in tokens and requests. 2 memory: KV tokens reserved, and the engine's own gauge.
-3 compute: places in the running batch. 4 fairness: the bounds of the queue. 5 time: the predicted first token.
-Each says what it compared with what. None decides what is done about it: that is `core/decide.py`.
+1 tenant: what the tenant holds in tokens and requests. 2 memory: KV tokens reserved, the future peak, and the engine's own
+gauge. 3 compute: places in the running batch, and long prompts being read. 4 fairness: the bounds of the queue. 5 time: the
+predicted first token. Each says what it compared with what. None decides what is done about it: that is `core/decide.py`.
 """
 
 from __future__ import annotations
 
 from headworks.core.lane import Lane
+from headworks.core.memory import PEAK_RATIO
 from headworks.core.types import Forecast, Request, Row, Work
 
 TENANT_FULL = "tenant_capacity_exceeded"
@@ -31,11 +32,15 @@ def compare(request: Request, work: Work, lane: Lane, forecast: Forecast, now_s:
     # 2 memory; a missing gauge is not zero: no verdict, and the ledger's sum stands alone
     if pool.tokens_max is not None:
         rows.append(("memory", pool_scope, pool.tokens + work.kv_tokens, pool.tokens_max, "tokens", POOL_FULL))
+        if pool.kv_tokens is not None and pool.tokens + work.kv_tokens > pool.kv_tokens:
+            _peak(rows, work, lane, now_s)
     kv_used = pool.kv_used_ratio(now_s)
     if kv_used is not None:
         rows.append(("memory", pool_scope, kv_used, pool.policy.kv_ratio_max, "kv_ratio", MEMORY_FULL))
     # 3 compute
     rows.append(("compute", pool_scope, pool.requests + work.sequences, pool.requests_limit(), "requests", POOL_FULL))
+    if work.prefill_tokens >= pool.reads_from_tokens:
+        _reading(rows, work, lane)
     # 4 fairness
     if not unbounded:
         queued = pool.queue.of_class(service_class.name)
@@ -62,6 +67,23 @@ def compare(request: Request, work: Work, lane: Lane, forecast: Forecast, now_s:
     if forecast.ttft_s is not None and service_class.ttft_slo_s is not None:
         rows.append(("time", pool_scope, forecast.ttft_s, service_class.ttft_slo_s, "s to first token", DELAY))
     return rows
+
+
+def _peak(rows: list[Row], work: Work, lane: Lane, now_s: float) -> None:
+    """What is reserved goes beyond the memory: the future peak has to stay within it, on some engine (D4)."""
+    peaks = [
+        one.memory.peak_with(work, lane.lengths, now_s) / one.kv_tokens
+        for one in lane.pool.replicas.values()
+        if one.kv_tokens and one.memory.ratio > 1.0
+    ]
+    if peaks:
+        rows.append(("memory", lane.pool_scope, min(peaks), PEAK_RATIO, "kv_peak_ratio", MEMORY_FULL))
+
+
+def _reading(rows: list[Row], work: Work, lane: Lane) -> None:
+    """Beside the prompts that the engine which reads least has in hand (B7)."""
+    least = min((replica.reading for replica in lane.pool.replicas.values()), key=lambda one: one.tokens)
+    rows += least.rows(work, lane.pool_scope)
 
 
 def _tenant(rows: list[Row], work: Work, lane: Lane) -> None:

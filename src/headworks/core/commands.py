@@ -122,6 +122,8 @@ class Heartbeat:
     unvouched: tuple[str, ...] = ()
     """Executions it cannot vouch for: their answer was not read at some moment of the last 100 ms (slow client), or their
     cancel or stop has been asked and not been answered yet."""
+    profiles: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    """By replica: what runs there for this gateway and how much of it is still to come (`core/peak.py`)."""
 
 
 @dataclass(slots=True)
@@ -299,6 +301,8 @@ class Answer:
     """Adopt, Held: the records; PutSample, Heartbeat, PutIncarnation, Withdraw: the ones that ended by it."""
     owners: tuple[Owner, ...] = ()
     """Heartbeat: the boots whose lease runs."""
+    profiles: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    """Heartbeat: what the others have on each replica, added up."""
     incarnation: int = 0
     """PutIncarnation, PutSample: the replica's current number."""
     replica: str = ""

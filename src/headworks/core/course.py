@@ -32,7 +32,7 @@ from headworks.core.evidence import ClockProof
 from headworks.core.growth import Growth
 from headworks.core.life import LEAVING, RUNNING, SENT, SETTLING, UNASKED, Life
 from headworks.core.policy import INFINITE_S
-from headworks.core.pool import Replica
+from headworks.core.pool import Pool, Replica
 from headworks.core.types import Decision, ReplicaSample, Reservation
 
 OVERDUE_S = 10.0
@@ -54,6 +54,8 @@ class Course:
         replica = life.replica
         work, finish_by_s = life.work, life.request.finish_by_s
         watch_tokens = self._growth.watch_tokens(work, life.lane.pool.policy.growth_ahead_tokens)
+        if life.reads and not watch_tokens and life.request.assembles:
+            watch_tokens = max(1, work.output_tokens_max * work.sequences)  # only a stream shows when it has been read
         if watch_tokens and not life.request.stream:
             life.assembled = True
         if replica is not None:
@@ -72,10 +74,11 @@ class Course:
             others = tuple(rest)
         desk.effect(Run(name, life.execution, work.output_tokens_max, send_before_s, decision, others, watch_tokens))
 
-    def first_byte(self, event: FirstByte, now_s: float) -> None:
+    def first_byte(self, event: FirstByte, now_s: float) -> Pool | None:
+        """Its prompt has been read. Returns the pool, if others may be read now."""
         life = self._desk.runs.get(event.execution)
         if life is None or life.state != SENT:
-            return
+            return None
         self._desk.move(life, "first_byte")
         life.first_byte_s = now_s
         replica = life.replica
@@ -83,7 +86,17 @@ class Course:
             self._learn_first_byte(life, replica, now_s)
             replica.unstamped[life.execution.id] = now_s
         self._desk.set_timer(life, life.request.finish_by_s)
-        self._desk.ask_with_next(life, Start(life.execution.id, self._desk.owner), now_s)
+        start, pool = Start(life.execution.id, self._desk.owner), life.lane.pool
+        if life.reads:  # whoever waits for its prompt to have been read, here or elsewhere, need not wait for this to be told
+            self._desk.end_reading(life)
+            self._desk.ask(life, start, now_s)
+        else:
+            self._desk.ask_with_next(life, start, now_s)
+            if not life.reading_tokens:
+                return None
+        if life.reading_tokens:
+            self._desk.has_read(life)
+        return pool if pool.queue.requests else None
 
     def _learn_first_byte(self, life: Life, replica: Replica, now_s: float) -> None:
         ahead_tokens = life.opening_tokens - life.work.prefill_tokens
@@ -91,6 +104,8 @@ class Course:
         if not life.streamed:
             return  # it came with the whole answer, so it says nothing about the first token
         took_s = now_s - (life.sent_s or now_s)
+        if replica.reading.observe(ahead_tokens + life.work.prefill_tokens, took_s):
+            self._desk.limits_open = True
         alone = replica.requests <= life.work.sequences
         replica.prefill.observe(life.work.prefill_tokens, ahead_tokens, took_s, alone, now_s)
         promise_s = life.lane.service_class.ttft_slo_s
@@ -130,6 +145,9 @@ class Course:
         life.failed = event.failed
         if not event.failed:
             self._desk.decider.estimator.observe(life.request, event.usage, life.lane.pool.policy.quantile)
+            if life.lane.pool.policy.over_commit != 1.0 and life.replica is not None:
+                life.lane.lengths.add(event.usage.output_tokens // life.work.sequences)
+                life.replica.memory.ended()
             if not life.streamed and life.replica is not None:
                 life.replica.limit.ended(life.replica.requests)
         self._settle(life, "ended", "E1", now_s)

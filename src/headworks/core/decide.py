@@ -27,7 +27,7 @@ SOON_S = 1.0
 """The hint of a refusal that has nothing to do with load."""
 PROVED_RATIO = 0.95
 """A key whose execution is being stopped is asked for again when so many of its like have been proved to have stopped."""
-WAITS = frozenset({"queue_timeout", "tenant_capacity_exceeded", "kv_saturation"})
+WAITS = frozenset({"queue_timeout", "tenant_capacity_exceeded", "kv_saturation", "prefill_saturated"})
 """Failed checks that time may cure: the request queues. The others refuse when they concern a request that must wait."""
 
 
@@ -43,7 +43,7 @@ class Decider:
         """A new life with its work, forecast and verdicts; and whether nothing at all stands in its way."""
         pool = lane.pool
         work = self.estimator.work(request, pool, lane.tenant_policy)
-        replica, _ = pool.place(work, now_s)
+        replica, _ = pool.place(work, lane, now_s)
         share, kept = lane.share, None
         if share is not None and share.use is not None:
             share.use.asked_s = now_s

@@ -20,7 +20,8 @@ from headworks.core.effects import Alarm, Ask, Effect, Observe, Outcome, Record,
 from headworks.core.lane import Lane
 from headworks.core.life import ASKED, ENDED, MOVES, RUNNING, Life
 from headworks.core.policy import INFINITE_S, ClassPolicy, Policy, TenantPolicy
-from headworks.core.pool import Pool
+from headworks.core.pool import Pool, Replica
+from headworks.core.reading import Charges
 from headworks.core.tenant import TenantUse
 from headworks.core.types import Decision, Owner
 
@@ -38,14 +39,14 @@ class Desk:
         self.policy = policy
         self.owner = owner
         self.decider = Decider(policy, owner.gateway)
-        self.pools = {name: Pool(pool) for name, pool in policy.pools.items()}
+        self.runs: dict[str, Life] = {}
+        """Execution id → life, from the first ask until it is settled."""
+        self.pools = {name: Pool(pool, policy.first_token_s, self.runs) for name, pool in policy.pools.items()}
         self.disciplines = {name: Discipline(pool.discipline) for name, pool in policy.pools.items()}
         self._utc_offset_s = utc_offset_s
         self.tenants = {name: TenantUse(one, policy.prices, utc_offset_s) for name, one in policy.tenants.items()}
         self.lives: dict[str, Life] = {}
         """Arrival id → life, while somebody waits for it."""
-        self.runs: dict[str, Life] = {}
-        """Execution id → life, from the first ask until it is settled."""
         self.claims: dict[str, Life] = {}
         """Execution id → life, from the claim of a key for it until it has ended or the key was given back."""
         self.arrivals = 0
@@ -77,9 +78,9 @@ class Desk:
         for name, pool_policy in policy.pools.items():
             pool = self.pools.get(name)
             if pool is None:
-                self.pools[name] = Pool(pool_policy)
+                self.pools[name] = Pool(pool_policy, policy.first_token_s, self.runs)
             else:
-                pool.change_policy(pool_policy)
+                pool.change_policy(pool_policy, policy.first_token_s)
             self.disciplines[name] = Discipline(pool_policy.discipline)
         for name, tenant_policy in policy.tenants.items():
             use = self.tenants.get(name)
@@ -208,6 +209,18 @@ class Desk:
             life.reading_tokens = work.prefill_tokens
             lane.pool.reading_tokens += work.prefill_tokens
 
+    def begin_reading(self, life: Life, replica: Replica) -> Charges:
+        """Its prompt is one of those that are counted while they are read (B7). Returns what is charged for that."""
+        life.reads = replica.reading.charges(life.work, replica.scope)
+        replica.reading.begin(life.reads)
+        return life.reads
+
+    def end_reading(self, life: Life) -> None:
+        """Its first token has come, or the ledger charges nothing for it any more."""
+        if life.replica is not None:
+            life.replica.reading.end(life.reads)
+        life.reads = ()
+
     def has_read(self, life: Life) -> None:
         """Its prompt has been read, or never will be."""
         life.lane.pool.reading_tokens -= life.reading_tokens
@@ -231,6 +244,8 @@ class Desk:
         lane.tenant.requests -= work.sequences
         if life.reading_tokens:
             self.has_read(life)
+        if life.reads:
+            self.end_reading(life)
 
     # time
 

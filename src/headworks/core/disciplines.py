@@ -14,6 +14,7 @@ from headworks.core.life import Life
 from headworks.core.policy import DisciplinePolicy
 from headworks.core.predict import DrainRate
 from headworks.core.queue import PoolQueue, WaitingLine
+from headworks.core.reading import SATURATED
 from headworks.core.types import Owner
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ class Round:
                 self._block(life, "queue_timeout")
                 self._unmark(queue.lines[lane.flow])
                 continue
-            life.replica, reason = pool.place(life.work, now_s)
+            life.replica, reason = pool.place(life.work, lane, now_s)
             if life.replica is not None:
                 return life
             self._block(life, reason)
@@ -134,14 +135,15 @@ class Round:
     def _may_be_passed(self, life: Life, reason: str) -> bool:
         """Whether one behind this head, which found no place, may be looked at: a smaller one might."""
         pool, lane = self._pool, life.lane
-        too_large = reason == "queue_timeout" and pool.requests < pool.requests_limit()
+        too_large = reason == SATURATED or (reason == "queue_timeout" and pool.requests < pool.requests_limit())
         if lane.share is None or not too_large or self._passed_by >= PASSED_BY_MAX:
             return False
         self._passed_by += 1
         line = pool.queue.lines[lane.flow]
         if self._now_s >= line.told_s + TELL_EVERY_S:
             line.told_s, line.is_marked = self._now_s, True
-            charges = lane.charges(life.work, next(iter(pool.replicas.values())).scope)
+            replica = next(iter(pool.replicas.values()))
+            charges = (*lane.charges(life.work, replica.scope), *replica.reading.charges(life.work, replica.scope))
             self.commands.append(Waits(lane.flow, pool.name, self._owner, charges, line.tokens))
         return True
 

@@ -61,3 +61,11 @@ def _whole_load(sample: ReplicaSample) -> tuple[int, ...]:
     if sample.running is None or sample.waiting is None:
         return (-1,) * len(sample.iterations or ())
     return (sample.running + sample.waiting,) * len(sample.iterations or ())
+
+
+def iteration_s(before: ReplicaSample | None, after: ReplicaSample) -> float | None:
+    """Seconds an iteration between two samples of the same engine, by its slowest rank."""
+    if before is None or before.incarnation != after.incarnation or not before.iterations or not after.iterations:
+        return None
+    made = min(now - then for then, now in zip(before.iterations, after.iterations, strict=False))
+    return (after.begun_s - before.begun_s) / made if made > 0 else None

@@ -24,7 +24,7 @@ from headworks.core.identity import NOTHING, Identity
 from headworks.core.life import ASKED, CLAIMING, LEAVING, QUEUED, UNASKED, Life
 from headworks.core.policy import INFINITE_S, Policy
 from headworks.core.pool import Pool
-from headworks.core.refusing import Refusing
+from headworks.core.refusing import Refusing, blocked_by
 from headworks.core.snapshot import audit, snapshot, tenant_use
 from headworks.core.tenant import Left
 from headworks.core.types import Execution, Owner, Reservation
@@ -179,6 +179,8 @@ class Gate:
         charges = lane.charges(life.work, replica.scope)
         if lane.metered:
             charges = (*charges, *self._boot.quota_charges(life, now_s))
+        if life.work.prefill_tokens >= replica.reading.from_tokens:
+            charges = (*charges, *desk.begin_reading(life, replica))
         command = Reserve(
             execution.id,
             life.request.key if life.claim else None,
@@ -266,8 +268,7 @@ class Gate:
         if answer.outcome == "fenced":
             self._boot.fenced(now_s)
         else:
-            tenant_is_full = any(short.scope.startswith("tenant:") for short in answer.shortfalls)
-            life.blocked_by = "tenant_capacity_exceeded" if tenant_is_full else "queue_timeout"
+            life.blocked_by = blocked_by(answer.shortfalls)
             flow = life.lane.flow if life.lane.share is not None else None
             self._desk.wake(pool.sent_back(flow, answer.outcome, now_s))
             if flow:
@@ -284,11 +285,7 @@ class Gate:
     # after the grant
 
     def _on_first_byte(self, event: events.FirstByte, now_s: float) -> None:
-        life = self._desk.runs.get(event.execution)
-        self._course.first_byte(event, now_s)
-        if life is not None and life.reading_tokens and life.first_byte_s is not None:
-            self._desk.has_read(life)
-            self._pump(life.lane.pool, now_s)
+        self._pump_one(self._course.first_byte(event, now_s), now_s)
 
     def _on_not_sent(self, event: events.NotSent, now_s: float) -> None:
         """Nothing ran. A client that still waits gets another attempt while that can be on time, else an answer."""

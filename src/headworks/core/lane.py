@@ -24,6 +24,7 @@ class Lane:
         "class_scope",
         "flow",
         "is_paced",
+        "lengths",
         "limits_tenant",
         "metered",
         "policy_version",
@@ -58,6 +59,8 @@ class Lane:
         self.use = self.share.use if self.share else None
         """What its class has in the pool, where it is counted."""
         self.is_paced = self.share is not None and self.share.is_paced
+        self.lengths = pool.lengths.of(tenant.policy.name)
+        """How long its tenant's answers are."""
         self.tenant_scope = f"tenant:{tenant.policy.name}"
         self.class_scope = f"class:{service_class.name}"
         self.pool_scope = f"pool:{pool.name}"

@@ -108,6 +108,8 @@ class Life:
     output_tokens = 0
     reading_tokens = 0
     """Its prompt, while the engine may still be reading it and others must not have to wait for that (`core/shares.py`)."""
+    reads: tuple[tuple[str, str, int], ...] = ()
+    """What it is charged until its prompt has been read (`core/reading.py`); nothing for most, and after the first token."""
     turn_tokens = 0
     """What its flow was charged for it at this gateway (`core/queue.py`); 0 where nobody else waited."""
     unread_until_s = -INFINITE_S

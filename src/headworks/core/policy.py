@@ -130,7 +130,16 @@ class PoolPolicy:
     growth_step_tokens: int = 64
     growth_ahead_tokens: int = 16
     buffer_ratio: float = 1.3
-    over_commit: float = 1.0
+    over_commit: float | None = 1.0
+    """How far reservations may go beyond an engine's memory. None: learnt (`memory.py`)."""
+    guards_peak: bool = True
+    """What is promised beyond the memory has to pass the future peak as well. Without this the sum stands alone: a baseline."""
+    heavy_tokens: int = 4096
+    """Prompts of this length or more are heavy."""
+    heavy_prefills_max: int | None = None
+    """Heavy prompts read at once by an engine. None: from how fast it reads (`reading.py`)."""
+    prefill_tokens_max: int | None = None
+    """Tokens of prompts read at once by an engine. None likewise."""
     evidence_min: str = "E3"
     observe_every_s: float = 0.5
     unconfirmed_every_s: float = 0.1
@@ -162,3 +171,8 @@ class Policy:
     """By model. One without a price costs nothing."""
     price_version: str = ""
     """Names the prices by their content."""
+
+    @property
+    def first_token_s(self) -> float | None:
+        """The smallest promise of a first token among all classes; None where nobody is promised one."""
+        return min((one.ttft_slo_s for one in self.classes.values() if one.ttft_slo_s is not None), default=None)

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
-from headworks.core.evidence import ClockProof
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from headworks.core.class_use import ClassUse
+from headworks.core.evidence import ClockProof, iteration_s
 from headworks.core.fair import Flow
+from headworks.core.lengths import TenantLengths
 from headworks.core.limit import RunningLimit
+from headworks.core.memory import Memory
 from headworks.core.policy import INFINITE_S, PoolPolicy
 from headworks.core.predict import DrainRate, PrefillTime
 from headworks.core.queue import PoolQueue
+from headworks.core.reading import NOTHING_COUNTED, SATURATED, Reading
 from headworks.core.slots import ReturnSlots
 from headworks.core.stats import Window
 from headworks.core.types import Capacity, ReplicaSample, Work
 
+if TYPE_CHECKING:
+    from headworks.core.lane import Lane
+    from headworks.core.life import Life
+
+Runs = Mapping[str, "Life"]
 PROOFS = 200
 """How many stops are remembered, for how long their proof takes."""
 RETRY_S = 0.05
@@ -19,7 +31,6 @@ YIELD_S = 0.02
 """A flow that takes turns asks again after this time, while its mark still counts (`core/fair.py`)."""
 PAUSED_MAX = 8
 """With so many flows sent back by the ledger the rest need not ask: those whose turn it is first have asked."""
-PEAK_S = 3.0
 DOWN_S = 1.0
 """A replica that refused a connection is left alone this long, or until a sample of it arrives."""
 UNCOUNTED_S = float("inf")
@@ -40,7 +51,9 @@ class Replica:
         "incarnation_number",
         "incarnation_told",
         "iteration_s",
+        "kv_tokens",
         "limit",
+        "memory",
         "name",
         "opening",
         "opening_tokens",
@@ -49,6 +62,7 @@ class Replica:
         "progress_s",
         "reader_s",
         "reader_sequence",
+        "reading",
         "requests",
         "sample",
         "scope",
@@ -61,7 +75,7 @@ class Replica:
         "unstamped",
     )
 
-    def __init__(self, name: str, policy: PoolPolicy) -> None:
+    def __init__(self, name: str, policy: PoolPolicy, promise_s: float | None, runs: Runs) -> None:
         self.name = name
         self.scope = f"replica:{name}"
         self.policy = policy
@@ -76,8 +90,11 @@ class Replica:
         self._kv_ratio = self._kv_of_a_token = 0.0
         self._kv_until_s = float("-inf")
         self.down_until_s = 0.0
+        self.memory = Memory(self, runs)
         self.tokens_max: int | None = None
         """Memory it may be charged with: what it holds × over-commit; None while nobody knows."""
+        self.kv_tokens = 0
+        """What it really has; 0 while nobody knows."""
         self.tokens = 0
         self.requests = 0
         self.opening = 0
@@ -88,6 +105,7 @@ class Replica:
         """KV tokens of prompts sent since the last sample began: the gauge cannot show them yet."""
         self.limit = RunningLimit(policy.active_requests_max)
         self.prefill = PrefillTime()
+        self.reading = Reading(policy, promise_s)
         self.closing: dict[str, ClockProof] = {}
         """Executions whose server side has closed, waiting for the clock proof."""
         self.unproved: dict[str, float] = {}
@@ -105,9 +123,11 @@ class Replica:
         """The ledger sequence (Q) our seat as reader was given at; a sample begun after `reader_s` may be put with it."""
         self.reader_s = float("-inf")
 
-    def change_policy(self, policy: PoolPolicy) -> None:
+    def change_policy(self, policy: PoolPolicy, promise_s: float | None) -> None:
         self.policy = policy
         self.limit.fix(policy.active_requests_max)
+        self.memory.learn()
+        self.reading.change_policy(policy, promise_s)
 
     def refused_connection(self, now_s: float) -> None:
         """Nobody listens there: leave it alone for a moment."""
@@ -127,7 +147,9 @@ class Replica:
         """Take a sample in. Progress: the clock moved, or there was nothing to do."""
         before = self.sample
         moved = before is None or before.incarnation != sample.incarnation or before.iterations != sample.iterations
-        self.iteration_s = _iteration_s(before, sample) or self.iteration_s
+        self.iteration_s = iteration_s(before, sample) or self.iteration_s
+        if sample.preemptions_total and self.memory.sampled(before, sample):
+            self.tokens_max = self.memory.tokens_max
         if moved or not sample.running or sample.iterations is None:
             self.progress_s = now_s
         self.sample = sample
@@ -162,11 +184,12 @@ class Replica:
 
     def learn_capacity(self) -> None:
         """Compute what follows from the policy and from what the engine said of itself."""
-        kv_tokens = self.capacity.kv_tokens if self.capacity is not None else None
-        self.tokens_max = None if kv_tokens is None else int(kv_tokens * self.policy.over_commit)
-        self._kv_of_a_token = 1.0 / kv_tokens if kv_tokens else 0.0
+        self.memory.learn()
+        self.kv_tokens = self.memory.kv_tokens or 0
+        self.tokens_max = self.memory.tokens_max
+        self._kv_of_a_token = 1.0 / self.kv_tokens if self.kv_tokens else 0.0
 
-    def room(self, work: Work, now_s: float) -> str:
+    def room(self, work: Work, lane: Lane, now_s: float) -> str:
         """Why this work cannot go there now, or "". By what this gateway has taken; the ledger has the last word."""
         if self.capacity is None or now_s < self.down_until_s or now_s > self.stalls_at_s:
             return "no_replica"
@@ -176,56 +199,35 @@ class Replica:
         limit = self.limit.value
         if self.requests and self.requests + work.sequences > limit:
             return "queue_timeout"
-        if self.tokens_max is not None and self.tokens + work.kv_tokens > self.tokens_max:
-            return "queue_timeout"
+        if self.tokens_max is not None and self.tokens + work.kv_tokens > self.kv_tokens:
+            reason = self.memory.beyond(work, lane.lengths, now_s)
+            if reason:
+                return reason
+        reading = self.reading
+        if work.prefill_tokens >= reading.from_tokens and not reading.has_room(work.prefill_tokens):
+            return SATURATED
         return ""
-
-
-def _iteration_s(before: ReplicaSample | None, after: ReplicaSample) -> float | None:
-    """Seconds an iteration between two samples of the same engine, by its slowest rank."""
-    if before is None or before.incarnation != after.incarnation or not before.iterations or not after.iterations:
-        return None
-    made = min(now - then for then, now in zip(before.iterations, after.iterations, strict=False))
-    return (after.begun_s - before.begun_s) / made if made > 0 else None
-
-
-class ClassUse:
-    """What one class has in a pool that several share: what it took here, and how quickly it gets on while it waits."""
-
-    __slots__ = ("_peak_s", "asked_s", "drain", "peak_requests", "peak_tokens", "requests", "tokens")
-
-    def __init__(self) -> None:
-        self.tokens = 0
-        self.requests = 0
-        self.peak_tokens = 0
-        self.peak_requests = 0
-        """The most it had, as far as it was looked at, in the last `PEAK_S`."""
-        self._peak_s = 0.0
-        self.asked_s = float("-inf")
-        """When the last request of it arrived."""
-        self.drain = DrainRate()
-
-    def note_peak(self, now_s: float) -> None:
-        """Look at what it has now."""
-        if self.requests >= self.peak_requests or now_s > self._peak_s + PEAK_S:
-            self.peak_requests, self.peak_tokens, self._peak_s = self.requests, self.tokens, now_s
 
 
 class Pool:
     """One pool: its replicas, its queue and what has been measured of it."""
 
     __slots__ = (
+        "_told_tokens",
         "asks_again_s",
         "block_tokens",
         "class_uses",
         "context_tokens",
         "drain",
         "grows",
+        "kv_tokens",
+        "lengths",
         "name",
         "policy",
         "proof_s",
         "queue",
         "reading_tokens",
+        "reads_from_tokens",
         "replicas",
         "requests",
         "single",
@@ -235,10 +237,12 @@ class Pool:
         "tokens_max",
     )
 
-    def __init__(self, policy: PoolPolicy) -> None:
+    def __init__(self, policy: PoolPolicy, promise_s: float | None, runs: Runs) -> None:
+        """`promise_s`: the smallest promise of a first token among all classes; None where nobody is promised one. `runs`:
+        everything this gateway has asked for, on whatever engine."""
         self.name = policy.name
         self.policy = policy
-        self.replicas = {replica.name: Replica(replica.name, policy) for replica in policy.replicas}
+        self.replicas = {replica.name: Replica(replica.name, policy, promise_s, runs) for replica in policy.replicas}
         self.single = next(iter(self.replicas.values())) if len(self.replicas) == 1 else None
         """The one replica of a pool that has no other: nearly every pool, so every question is asked of it directly."""
         self.queue = PoolQueue()
@@ -252,13 +256,21 @@ class Pool:
         """The ledger has sent back what was asked for here: nothing more is asked until then."""
         self.reading_tokens = 0
         """Prompts of work that can wait, sent and not answered yet."""
+        self.reads_from_tokens = NOTHING_COUNTED
+        """Prompts of at least so many tokens are counted while they are read."""
         self.tokens = 0
         self.requests = 0
         self.tokens_max: int | None = policy.active_tokens_max
         """The stated limit, or the sum of what the engines hold; None while nobody knows."""
+        self.kv_tokens: int | None = None
+        """What the engines really have together; None while nobody knows."""
+        self.lengths = TenantLengths()
+        """How long answers are here."""
         self.context_tokens = 0
         """What one sequence can hold, 0 while unknown; with `block_tokens` of the first replica that described itself."""
         self.block_tokens = 1
+        self._told_tokens: tuple[int | None, ...] = ()
+        """What may be reserved of each engine, when the ledger was told last."""
         self.tokens_largest = policy.active_tokens_max
         """What no single request can pass, as `largest_tokens` said when the capacity was learnt."""
         self.grows = False
@@ -277,15 +289,17 @@ class Pool:
             limits = [replica.tokens_max for replica in described]
             known = [limit for limit in limits if limit is not None]
             self.tokens_max = sum(known) if known else None
+        self.kv_tokens = sum(replica.kv_tokens for replica in described) or None
         self.tokens_largest = self.largest_tokens()
+        self.reads_from_tokens = min((one.reading.from_tokens for one in self.replicas.values()), default=NOTHING_COUNTED)
         stoppable = [any(level != "E1" for level in one.capacity.evidence) for one in described if one.capacity is not None]
         self.grows = self.policy.growth and bool(stoppable) and all(stoppable)
 
-    def change_policy(self, policy: PoolPolicy) -> None:
+    def change_policy(self, policy: PoolPolicy, promise_s: float | None) -> None:
         """Another policy for the same engines (other engines need a restart): what is known and taken of them is kept."""
         self.policy = policy
         for replica in self.replicas.values():
-            replica.change_policy(policy)
+            replica.change_policy(policy, promise_s)
         self.learn_capacity()
 
     def class_use(self, service_class: str) -> ClassUse:
@@ -337,12 +351,24 @@ class Pool:
 
     def largest_tokens(self) -> int | None:
         """What no single request can pass: one replica's memory, and the pool's own limit."""
-        limits = [replica.tokens_max for replica in self.replicas.values()]
+        limits = [replica.memory.kv_tokens for replica in self.replicas.values()]
         known = [limit for limit in limits if limit is not None]
         stated = self.policy.active_tokens_max
         if not known or len(known) < len(limits):
             return stated
         return max(known) if stated is None else min(stated, max(known))
+
+    def learn_over_commit(self, now_s: float) -> bool:
+        """Once a second: whether more or less of the engines' memory may be reserved than the ledger was told."""
+        for replica in self.replicas.values():
+            if replica.memory.rise(now_s):
+                replica.tokens_max = replica.memory.tokens_max
+        told = self._told_tokens
+        self._told_tokens = tuple(replica.memory.limit() for replica in self.replicas.values())
+        if told == self._told_tokens:
+            return False
+        self.learn_capacity()
+        return True
 
     def kv_used_ratio(self, now_s: float) -> float | None:
         """Of the emptiest replica that can say: work goes there."""
@@ -355,18 +381,18 @@ class Pool:
                 least = ratio
         return least
 
-    def place(self, work: Work, now_s: float) -> tuple[Replica | None, str]:
+    def place(self, work: Work, lane: Lane, now_s: float) -> tuple[Replica | None, str]:
         """The replica with the least of our work where this fits, or None and the reason code that is in the way."""
         stated = self.policy.active_tokens_max
         if stated is not None and self.tokens + work.kv_tokens > stated:
             return None, "queue_timeout"
         if self.single is not None:
-            reason = self.single.room(work, now_s)
+            reason = self.single.room(work, lane, now_s)
             return (None, reason) if reason else (self.single, "")
         best: Replica | None = None
         blocked_by = "no_replica"
         for replica in self.replicas.values():
-            reason = replica.room(work, now_s)
+            reason = replica.room(work, lane, now_s)
             if reason:
                 blocked_by = reason if reason != "no_replica" else blocked_by
             elif best is None or replica.requests < best.requests:

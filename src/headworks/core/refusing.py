@@ -16,14 +16,24 @@ from headworks.core.effects import Reply
 from headworks.core.life import ASKED, CLAIMING, QUEUED, Life
 from headworks.core.policy import INFINITE_S
 from headworks.core.quota import GONE, PREFIX, shortfall_rows
-from headworks.core.types import Usage
+from headworks.core.reading import SATURATED
+from headworks.core.types import READ_UNITS, Usage
 
-EXPIRES_AS = frozenset({"tenant_capacity_exceeded", "kv_saturation", "queue_timeout"})
+EXPIRES_AS = frozenset({"tenant_capacity_exceeded", "kv_saturation", SATURATED, "queue_timeout"})
 """What kept it waiting can be the answer; anything else that did is reported as time that ran out."""
 
 
 LATE_S = 1e-9
 """Its time ran out to the instant: by this much it is past its limit, so that the comparison in the record holds."""
+
+
+def blocked_by(shortfalls: Sequence[Shortfall]) -> str:
+    """The reason code of what the ledger lacked for it."""
+    if any(short.scope.startswith("tenant:") for short in shortfalls):
+        return "tenant_capacity_exceeded"
+    if shortfalls and all(short.unit in READ_UNITS for short in shortfalls):
+        return SATURATED
+    return "queue_timeout"
 
 
 class Refusing:

@@ -16,8 +16,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from headworks.core.class_use import ClassUse
 from headworks.core.policy import ClassPolicy, Policy, TenantPolicy
-from headworks.core.pool import ClassUse, Pool
+from headworks.core.pool import Pool
 from headworks.core.types import Row, Work
 
 LENT_AFTER_S = 10.0

@@ -94,6 +94,11 @@ def _replica(replica: Replica, now_s: float) -> dict[str, Any]:
         "tokens": replica.tokens,
         "requests": replica.requests,
         "limit_running": replica.limit.value,
+        "over_commit": replica.memory.ratio,
+        "reading_tokens": replica.reading.tokens,
+        "reading_tokens_limit": replica.reading.tokens_max,
+        "reading_heavy": replica.reading.heavy,
+        "reading_heavy_limit": replica.reading.heavy_max,
         "unproved": len(replica.unproved) + len(replica.closing),
         "running": sample.running if sample else None,
         "waiting": sample.waiting if sample else None,
@@ -124,6 +129,9 @@ def audit(desk: Desk) -> list[str]:
             _same(found, f"replica {replica.name} opening", replica.opening, opening)
             opening_tokens = sum(life.work.prefill_tokens for life in there if life.state == "sent" and life.streamed)
             _same(found, f"replica {replica.name} opening tokens", replica.opening_tokens, opening_tokens)
+            for unit, counter in (("prefill_tokens", replica.reading.tokens), ("heavy_prefills", replica.reading.heavy)):
+                parts = sum(amount for life in there for _, counted, amount in life.reads if counted == unit)
+                _same(found, f"replica {replica.name} {unit}", counter, parts)
     for tenant, use in desk.tenants.items():
         mine = [life for life in desk.runs.values() if life.request.key.tenant == tenant]
         _same(found, f"tenant {tenant} tokens", use.tokens, sum(life.work.tokens - life.spare_tokens for life in mine))

@@ -38,6 +38,11 @@ class Charge(NamedTuple):
     amount: int
 
 
+READ_UNITS = frozenset({"prefill_tokens", "heavy_prefills"})
+"""Units that an execution holds only until its prompt has been read: they come back at its `Start`, the rest at its end.
+Whoever is alone in such a scope always fits, since a prompt that is longer than a cap must be read all the same (B7)."""
+
+
 @dataclass(slots=True)
 class Request:
     """One arrival, after authentication and parsing. `id` names this arrival and is also its decision's id."""

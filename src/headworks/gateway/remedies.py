@@ -136,12 +136,18 @@ def _room(verdict: Line) -> list[str]:
     value = number(verdict["value"])
     if kind == ("memory", "kv_ratio"):
         return [f"the memory of {who} at most {verdict['limit']:.0%} full", f"a kv_ratio_max of {value}"]
+    if kind == ("memory", "kv_peak_ratio"):
+        return [f"{excess:.0%} less of the memory of {who} to be taken by what runs there"]
     if kind in (("tenant", "tokens"), ("memory", "tokens")):
         where = "by" if verdict["check"] == "tenant" else "in"
         return [f"{_fewer(excess, 'token')} in use {where} {who}", f"a limit of {value} tokens for {who}"]
     if kind in (("tenant", "requests"), ("compute", "requests")):
         where = "for" if verdict["check"] == "tenant" else "in"
         return [f"{_fewer(excess, 'sequence')} running {where} {who}", f"a limit of {value} sequences for {who}"]
+    if kind == ("compute", "prompt tokens"):
+        return [f"{_fewer(excess, 'token')} of prompts being read in {who}", f"a limit of {value} such tokens"]
+    if kind == ("compute", "heavy prompts"):
+        return [f"{_fewer(excess, 'long prompt')} being read in {who}", f"a limit of {value} such prompts"]
     if kind == ("fairness", "queued requests"):
         return [f"{_fewer(excess, 'request')} of {who} waiting", f"a queue of {value} requests for {who}"]
     if kind == ("fairness", "queued bytes"):

@@ -126,7 +126,7 @@ def small_world(seed: int, make: MakeBook = make_book) -> Setup:
     random = Random(f"campaign-{seed}")
     replicas = random.choice((1, 1, 2))
     policy = _growing(_policy(random, replicas), Random(f"campaign-growth-{seed}"))
-    policy = _with_limits(policy, Random(f"limits-{seed}"))
+    policy = _crowded(_with_limits(policy, Random(f"limits-{seed}")), Random(f"crowded-{seed}"))
     sources = [_source(random, tenant) for tenant in policy.tenants]
     _share(Random(f"shares-{seed}"), policy, sources)
     engine = _engine(random)
@@ -253,6 +253,20 @@ def _with_limits(policy: Policy, random: Random) -> Policy:
     kept = {name: limit for name, limit in limits.items() if random.random() < 0.6}
     tenants = {name: dataclasses.replace(tenant, **kept) for name, tenant in policy.tenants.items()}
     return dataclasses.replace(policy, tenants=tenants)
+
+
+def _crowded(policy: Policy, random: Random) -> Policy:
+    """In half of the worlds prompts are counted while they are read, and memory is promised beyond what there is."""
+    if random.random() < 0.5:
+        return policy
+    pool = dataclasses.replace(
+        policy.pools[POOL],
+        heavy_tokens=random.choice((8, 24)),
+        heavy_prefills_max=random.choice((None, 1, 2)),
+        prefill_tokens_max=random.choice((None, 30, 60)),
+        over_commit=random.choice((None, 1.0, 2.0)),
+    )
+    return dataclasses.replace(policy, pools={POOL: pool})
 
 
 def _source(random: Random, tenant: str) -> Source:

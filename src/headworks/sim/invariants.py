@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from headworks.core.book_table import CHARGED, ORPHANED, TERMINAL
 from headworks.core.commands import Answer, Cancel, Claim, Command, Grow, Stop
-from headworks.core.types import RequestKey, Reservation
+from headworks.core.types import READ_UNITS, RequestKey, Reservation
 from headworks.sim.auditor import Auditor
 from headworks.sim.runner import SimRunner
 from headworks.sim.simulation import Arrival, Simulation
@@ -79,6 +79,7 @@ class Watch:
         book = self._simulation.ledger.book
         self._raise_if(book.check(), "book")
         sums: dict[tuple[str, str], int] = {}
+        largest: dict[tuple[str, str], int] = {}
         charged: dict[str, tuple[int, int]] = {}
         for record in book.records():
             if record.state in CHARGED:
@@ -86,6 +87,7 @@ class Watch:
                     raise self._broken("rule 3", f"{record.execution} is charged and was {self._dead[record.execution]}")
                 for scope, unit, amount in record.charges:
                     sums[scope, unit] = sums.get((scope, unit), 0) + amount
+                    largest[scope, unit] = max(largest.get((scope, unit), 0), amount)
                 charged[record.execution] = _tokens_and_sequences(record)
                 if record.key is not None:
                     self._keys[record.execution] = record.key
@@ -99,7 +101,9 @@ class Watch:
             # A limit that was lowered, perhaps at the end of this very list, leaves an excess that drains; what may
             # never happen is that more is added to it.
             allowed = max(limit or 0, self._limits.get(scope_unit, 0), self._held.get(scope_unit, 0))
-            if limit is not None and held > allowed:
+            # What is longer than may be read at once is read alone (B7).
+            alone = scope_unit[1] in READ_UNITS and held == largest[scope_unit]
+            if limit is not None and held > allowed and not alone:
                 raise self._broken("I2", f"{scope_unit[0]} holds {held} {scope_unit[1]} of {limit}")
             self._limits[scope_unit] = limit if limit is not None else UNLIMITED
         self._held = sums

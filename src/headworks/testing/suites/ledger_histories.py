@@ -131,7 +131,11 @@ class History:
         scopes = [f"tenant:{self._flow()[1]}", f"pool:{replica[0]}", f"replica:{replica}"]
         if self._random.random() < 0.3:
             scopes.append("model:small")
-        return (*(Charge(scope, "tokens", tokens) for scope in scopes), Charge(f"replica:{replica}", "requests", 1))
+        charges = [*(Charge(scope, "tokens", tokens) for scope in scopes), Charge(f"replica:{replica}", "requests", 1)]
+        if self._random.random() < 0.3:
+            read = Charge(f"replica:{replica}", self._random.choice(("prefill_tokens", "heavy_prefills")), max(1, tokens))
+            charges.insert(self._random.randrange(3, len(charges) + 1), read)
+        return tuple(charges)
 
     def _usage(self) -> Usage | None:
         if self._random.random() < 0.3:
@@ -197,7 +201,8 @@ class History:
     def _heartbeat(self) -> Command:
         seen = max(0, self._sequence - self._random.randrange(20))
         unvouched = (self._name(),) if self._random.random() < 0.2 else ()
-        return Heartbeat(self._owner(), self._random.randrange(100), seen, unvouched)
+        profiles = ((self._replica(), tuple(self._random.randrange(9) for _ in range(24))),) if seen % 3 == 0 else ()
+        return Heartbeat(self._owner(), self._random.randrange(100), seen, unvouched, profiles)
 
     def _put_sample(self) -> Command:
         after = max(0, self._sequence - self._random.randrange(20))
@@ -220,6 +225,8 @@ class History:
             Charge("tenant:acme", "tokens", 160),
             *((Charge("tenant:beta", "tokens", 200),) if self._sequence % 7 else ()),
             Charge("replica:p/0", "requests", 3),
+            Charge("replica:p/0", "prefill_tokens", 50),
+            Charge("replica:q/0", "heavy_prefills", 20),
         )
         floors = (Floor("model:small", "tokens", 20, "pool:p"),) if self._random.random() < 0.5 else ()
         committed = (Charge("tenant:beta", "tokens", self._sequence % 90),)

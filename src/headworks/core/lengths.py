@@ -1,0 +1,91 @@
+"""How long the answers of one tenant are, and how much more is to be expected of one that is so long already.
+
+A reservation has to hold for one answer, so it is a quantile (`core/estimate.py`). How much many answers take together is a
+sum, and the expectation of a sum is the sum of expectations: here it is the mean that counts. What is expected more of an
+answer that has `made` tokens is the mean of those that became longer, less `made`:
+
+    more(made) = E[length | length > made] − made
+
+Lengths are counted in buckets a quarter of an octave wide, which is as exact as such a forecast can be, so that a question
+costs nothing but a look-up. All counts are halved when `KEPT` have come, so old ones fade. An answer longer than any that
+was seen is expected to become twice as long: that is what long tails do.
+"""
+
+from __future__ import annotations
+
+PARTS = 4
+"""Buckets to an octave."""
+BUCKETS = 4 * 20
+KEPT = 600
+TENANTS_MAX = 10_000
+KNOWN = 20
+"""Answers that have to be seen before anything is said."""
+
+
+class Lengths:
+    """Of one tenant in one pool."""
+
+    __slots__ = ("_counts", "_means", "_total")
+
+    def __init__(self) -> None:
+        self._counts = [0.0] * BUCKETS
+        self._total = 0.0
+        self._means: list[float] | None = None
+        """By bucket: the mean length of those above its middle; 0.0 where there were none. None: to be made anew."""
+
+    def add(self, tokens: int) -> None:
+        """An answer has come to so many tokens."""
+        if self._total >= KEPT:
+            self._counts = [count / 2 for count in self._counts]
+            self._total /= 2
+        self._counts[_bucket(tokens)] += 1.0
+        self._total += 1.0
+        self._means = None
+
+    def more_tokens(self, made_tokens: int) -> int | None:
+        """What is to be expected beyond `made_tokens`; None while too few have ended."""
+        if self._total < KNOWN:
+            return None
+        mean_tokens = (self._means or self._learnt())[_bucket(made_tokens)]
+        return max(1, (int(mean_tokens) if mean_tokens else 2 * made_tokens) - made_tokens)
+
+    def _learnt(self) -> list[float]:
+        means = [0.0] * BUCKETS
+        count = tokens = 0.0
+        for bucket in range(BUCKETS - 1, -1, -1):
+            low, high, half = _edge(bucket), _edge(bucket + 1) - 1, self._counts[bucket] / 2
+            count, tokens = count + half, tokens + half * (low + 3 * high) / 4
+            means[bucket] = tokens / count if count else 0.0
+            count, tokens = count + half, tokens + half * (3 * low + high) / 4
+        self._means = means
+        return means
+
+
+class TenantLengths:
+    """Of all tenants of one pool; those beyond `TENANTS_MAX` share one."""
+
+    __slots__ = ("_rest", "_tenants")
+
+    def __init__(self) -> None:
+        self._tenants: dict[str, Lengths] = {}
+        self._rest = Lengths()
+
+    def of(self, tenant: str) -> Lengths:
+        """One of them."""
+        known = self._tenants.get(tenant)
+        if known is None and len(self._tenants) < TENANTS_MAX:
+            known = self._tenants[tenant] = Lengths()
+        return known or self._rest
+
+
+def _bucket(tokens: int) -> int:
+    """Those below four have one each; an octave has four from there on."""
+    if tokens < PARTS:
+        return max(0, tokens)
+    octave = tokens.bit_length() - 2
+    return min(BUCKETS - 1, PARTS * octave + (tokens >> (octave - 1)) % PARTS)
+
+
+def _edge(bucket: int) -> int:
+    octave, part = divmod(bucket, PARTS)
+    return bucket if octave == 0 else (PARTS + part) << (octave - 1)

@@ -1,0 +1,200 @@
+"""How far the memory of one engine is promised beyond what it has, and what keeps that from being too far (D4).
+
+Sums of reservations starve an engine whose answers are long: each is reserved to its end from its beginning, and when the
+first is long, the others are still short. On the public trace of a reasoning model what was held came to 0.46 of what was
+reserved, though every tenant's 95 % quantile was known exactly (2026-11-28). So what may be reserved is
+
+    memory × over-commit
+
+With `over_commit: auto` it begins at 1.0. While the sum is what stands in the way it rises by `STEP_RATIO` a second, as
+long as fewer than one in `QUIET_REQUESTS` answers has been preempted by its engine; a preemption takes half of the excess
+back. It never passes `RATIO_MAX`. Newcomers meet the lower limit at once; the ledger, which also answers those that grow, is
+told of it only as fast as what is reserved goes down to it, or a preemption of one would end many others.
+
+Above 1.0 the sum alone does not protect the memory any more. Whatever goes into that part has to pass a second check: the
+*future peak* (`core/peak.py`), with this and everything that runs there, has to stay within `PEAK_RATIO` of the memory. What
+an answer will still write is the mean of those that became longer than it is (`core/lengths.py`); how far it is, by what
+was counted or by the time and the engine's clock, whichever is more. Below 1.0 nobody asks, so nothing is computed.
+
+What runs here is looked at `LOOK_EVERY_S` at most, or when something came or went; one look passes over everything that runs
+here once, and an answer costs one sorting of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from headworks.core.life import LEAVING, SETTLING, UNASKED
+from headworks.core.peak import Group, Profile, groups_of, peak_tokens, profile_of
+from headworks.core.types import ReplicaSample, Work
+
+if TYPE_CHECKING:
+    from headworks.core.lengths import Lengths
+    from headworks.core.life import Life
+    from headworks.core.pool import Replica
+
+RATIO_MAX = 2.5
+STEP_RATIO = 0.05
+RISE_EVERY_S = 1.0
+SPARE_RATIO = 0.02
+"""While the limit goes down, so much of the memory stays for those that grow."""
+QUIET_REQUESTS = 1000
+PEAK_RATIO = 0.95
+"""The rest is for what nobody can foresee: that many are longer than their like at once."""
+LOOK_EVERY_S = 0.1
+
+
+class Memory:
+    """Of one engine, as far as this gateway knows."""
+
+    __slots__ = (
+        "_answers",
+        "_groups",
+        "_is_pressed",
+        "_looked_requests",
+        "_looked_s",
+        "_peak_of",
+        "_peak_tokens",
+        "_replica",
+        "_risen_s",
+        "_runs",
+        "_told_tokens",
+        "guarded_tokens",
+        "kv_tokens",
+        "others",
+        "preemptions",
+        "ratio",
+    )
+
+    def __init__(self, replica: Replica, runs: Mapping[str, Life]) -> None:
+        """`runs`: everything this gateway has asked for, on whatever engine."""
+        self._replica = replica
+        self._runs = runs
+        self.kv_tokens: int | None = None
+        """What the engine has; None while nobody knows."""
+        self.guarded_tokens = 0
+        """The part of it that the future peak may take."""
+        self.others: list[Group] = []
+        """What runs there for other gateways, by their profiles."""
+        self.preemptions = 0
+        """Of the engine, as far as its samples told."""
+        self._answers = QUIET_REQUESTS
+        """That have ended since the last preemption."""
+        self._is_pressed = False
+        """The sum of what is reserved stood in somebody's way since the last beat."""
+        self._told_tokens = 0
+        """The limit that the ledger was told last."""
+        self._risen_s = self._looked_s = float("-inf")
+        self._groups: list[Group] = []
+        self._looked_requests = -1
+        self._peak_of: Work | None = None
+        self._peak_tokens = 0
+        self.ratio = 1.0
+        self.learn()
+
+    def learn(self) -> None:
+        """The policy is another, or the engine said what it has."""
+        capacity, stated = self._replica.capacity, self._replica.policy.over_commit
+        self.kv_tokens = capacity.kv_tokens if capacity is not None else None
+        self.guarded_tokens = int(PEAK_RATIO * (self.kv_tokens or 0))
+        if stated is not None:
+            self.ratio = stated
+
+    @property
+    def tokens_max(self) -> int | None:
+        """What may be reserved of it by a newcomer."""
+        return None if self.kv_tokens is None else int(self.kv_tokens * self.ratio)
+
+    def limit(self) -> int | None:
+        """What the ledger is to be told now: the same, or what is still reserved while that goes down."""
+        most = self.tokens_max
+        if most is not None:
+            going_down = self._replica.tokens + int(SPARE_RATIO * (self.kv_tokens or 0))
+            self._told_tokens = max(most, min(self._told_tokens, going_down))
+        return None if most is None else self._told_tokens
+
+    # the over-commit
+
+    def beyond(self, work: Work, lengths: Lengths, now_s: float) -> str:
+        """Why this, which is more than what is left of the engine's memory, may not be reserved; or ""."""
+        replica = self._replica
+        if replica.tokens + work.kv_tokens > (replica.tokens_max or 0):
+            self._is_pressed = True
+            return "queue_timeout"
+        if replica.policy.guards_peak and self.peak_with(work, lengths, now_s) > self.guarded_tokens:
+            return "kv_saturation"
+        return ""
+
+    def ended(self) -> None:
+        """An answer has ended there."""
+        self._answers += 1
+
+    def sampled(self, before: ReplicaSample | None, sample: ReplicaSample) -> bool:
+        """Count preemptions between two looks at the same engine. Whether the over-commit is another now."""
+        if before is None or before.incarnation != sample.incarnation:
+            return False
+        new = (sample.preemptions_total or 0) - (before.preemptions_total or 0)
+        if new <= 0:
+            return False
+        self.preemptions += new
+        self._answers = 0
+        self._is_pressed = False
+        if self._replica.policy.over_commit is not None or self.ratio == 1.0:
+            return False
+        self.ratio = 1.0 + (self.ratio - 1.0) / 2
+        return True
+
+    def rise(self, now_s: float) -> bool:
+        """Once a second: promise more, if that was wanted and nothing speaks against it. Whether it is more now."""
+        pressed, self._is_pressed = self._is_pressed, False
+        if not pressed or self._replica.policy.over_commit is not None or self.ratio >= RATIO_MAX:
+            return False
+        if self._answers < QUIET_REQUESTS or now_s < self._risen_s + RISE_EVERY_S:
+            return False
+        self._risen_s = now_s
+        self.ratio = min(RATIO_MAX, self.ratio + STEP_RATIO)
+        return True
+
+    # the future peak
+
+    def peak_with(self, work: Work, lengths: Lengths, now_s: float) -> int:
+        """The most that will be held there at once, with this. `lengths`: of its tenant's answers."""
+        if self._replica.requests != self._looked_requests or now_s >= self._looked_s + LOOK_EVERY_S:
+            self._look(now_s)
+        elif work is self._peak_of:
+            return self._peak_tokens
+        self._peak_of = work
+        self._peak_tokens = peak_tokens([*self._groups, *self.others, self._group(work, lengths, 0)])
+        return self._peak_tokens
+
+    def profile(self, now_s: float) -> Profile:
+        """What runs there for this gateway, as others are told."""
+        self._look(now_s)
+        return profile_of(self._groups)
+
+    def _look(self, now_s: float) -> None:
+        name, iteration_s = self._replica.name, self._replica.iteration_s
+        self._looked_requests, self._looked_s, self._peak_of = self._replica.requests, now_s, None
+        groups = self._groups = []
+        for life in self._runs.values():
+            if life.execution.replica != name or life.state in (SETTLING, UNASKED):
+                continue
+            work, begun_s = life.work, life.first_byte_s if life.streamed else life.sent_s
+            made = life.output_tokens // work.sequences
+            if begun_s is not None and iteration_s:
+                made = max(made, 1 + int((now_s - begun_s) / iteration_s))
+            remaining, count, held = self._group(work, life.lane.lengths, min(made, work.output_tokens))
+            groups.append((0 if life.state == LEAVING else remaining, count, held))
+
+    def _group(self, work: Work, lengths: Lengths, made: int) -> Group:
+        """One execution that has made so many tokens of each of its samples, in whole blocks."""
+        more = lengths.more_tokens(made)
+        remaining = work.output_tokens - made if more is None else min(more, work.output_tokens_max - made)
+        count, capacity = work.sequences, self._replica.capacity
+        held = work.prefill_tokens + count * (made + (capacity.block_tokens - 1 if capacity is not None else 0))
+        return max(0, remaining), count, held
+
+    def learn_others(self, profile: Profile) -> None:
+        """What other gateways have there."""
+        self.others = groups_of(profile)
