@@ -57,7 +57,7 @@ POLICIES = ("headworks", "oracle", *RULES)
 QUICK_TRACE = "servegen_mlarge_1h"
 REQUESTS_MEASURED, REQUESTS_QUICK = 1500, 500
 """So many come at saturation in the part of a run that is counted."""
-MEASURED_S_MIN = 60.0
+MEASURED_S_MIN = 30.0
 WARM_RATIO = 0.4
 REFUSALS_TRIED, REFUSALS_QUICK = 240, 60
 STRESS_POLICIES = ("headworks", "oracle", "queue_by_rate", "codel_lifo", "gradient2", "utilisation_gate")

@@ -193,7 +193,9 @@ def test_vtc_serves_the_tenant_with_the_least_and_lifts_who_comes_back() -> None
 
 
 @pytest.mark.parametrize(("waiting", "kv_used_ratio", "sent"), [(4, 0.0, 1), (5, 0.0, 0), (0, 0.79, 1), (0, 0.8, 0)])
-def test_utilisation_gate_closes_at_five_waiting_or_four_fifths_of_memory(waiting: int, kv_used_ratio: float, sent: int) -> None:
+def test_utilisation_gate_closes_at_five_waiting_or_four_fifths_of_memory(
+    waiting: int, kv_used_ratio: float, sent: int
+) -> None:
     desk = Desk("utilisation_gate")
     desk.sample(waiting=waiting, kv_used_ratio=kv_used_ratio)
     desk.arrive("a")
@@ -286,7 +288,7 @@ def oracle(planned: list[Planned], engine: ContinuousBatching) -> Desk:
     rule = Oracle(Tuning(), policy(), 1, lambda id: planned[int(id[1:].partition(".")[0])], [engine], tiny())
     return Desk(rule=rule, kv_tokens=engine.kv_tokens)
 
-
+    """19 blocks of 16 are 304 tokens. Three that hold 128 at their end, and a block not yet full, would need 432; two 288."""
 def test_the_oracle_never_lets_memory_be_needed_twice() -> None:
     """19 blocks of 16: a prompt of 16 and 128 output tokens hold 144 at their end; two of them would hold 288 of 304, three not."""
     engine = ContinuousBatching(tiny())
