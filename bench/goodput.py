@@ -38,6 +38,7 @@ goodput.md and goodput.json there.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import sys
 import time
@@ -60,6 +61,7 @@ REQUESTS_MEASURED, REQUESTS_QUICK = 1500, 500
 MEASURED_S_MIN = 30.0
 WARM_RATIO = 0.4
 REFUSALS_TRIED, REFUSALS_QUICK = 240, 60
+PLACES_TRIED = (0.5, 1.0, 1.5, 2.0, 3.0, 4.5)
 STRESS_POLICIES = ("headworks", "oracle", "queue_by_rate", "codel_lifo", "gradient2", "utilisation_gate")
 STRESSES = (
     Variation("coefficients_high", cost_ratios=(1.25, 1.25, 1.25, 1.25, 1.25)),
@@ -122,7 +124,8 @@ def measure(options: argparse.Namespace, run: Run) -> dict[str, Any]:
     for name in options.traces:
         plain = ground(name, options.engine, Variation())
         found = measured(plain, list(range(1, options.seeds + 1)), options.requests)
-        say(f"{name}: saturation {found.rate_per_s:.2f} requests/s")
+        tune(options, plain, found)
+        say(f"{name}: saturation {found.rate_per_s:.2f} requests/s, {found.places} places")
         peaks = list(run(one_run, [_task(options, plain, found, "no_control", 1.0, s) for s in range(1, options.seeds + 1)]))
         report["saturation"][name] = found.shown(over_seeds(peaks))
         report["traces"][name] = compared(options, plain, found, peaks, run, options.policies)
@@ -132,6 +135,17 @@ def measure(options: argparse.Namespace, run: Run) -> dict[str, Any]:
             told = report["variations"].setdefault(variation.name, {})
             told[name] = compared(options, stressed, found, peaks, run, chosen)
     return report
+
+
+def tune(options: argparse.Namespace, place: Ground, found: Saturation) -> None:
+    """The number of places is what most depends on, so a few multiples of what ran at saturation are tried at k = 3."""
+    tried: dict[int, float] = {}
+    for ratio in PLACES_TRIED:
+        places = max(1, round(ratio * found.inside_mean))
+        if places not in tried:
+            made = dataclasses.replace(found, places=places)
+            tried[places] = one_run((place, made, "tail_drop", 3.0, 0, options.requests, 0))["goodput_tokens_per_s"]
+    found.places = max(tried, key=tried.__getitem__)
 
 
 def compared(

@@ -32,12 +32,15 @@ class Saturation:
     inside_max: int
     tokens_per_s: float
     prefill_token_s: float
+    promise_s: float
+    places: int = 0
+    """The best number of requests to run at a time, of a few that were tried; 0 before."""
 
-    def tuning(self) -> Tuning:
-        """The numbers an operator would take from it: half as many again as run on average leaves room for the usual swings."""
+    def tuning(self, places: int = 0) -> Tuning:
+        """The numbers an operator would take from it. A queue of what is served within the promise of most is not too long."""
         return Tuning(
-            concurrency=max(1, round(1.5 * self.inside_mean)),
-            queue_max=max(1, round(self.rate_per_s)),
+            concurrency=places or self.places or max(1, round(self.inside_mean)),
+            queue_max=max(1, round(self.rate_per_s * self.promise_s)),
             tokens_per_s=self.tokens_per_s,
             prefill_token_s=self.prefill_token_s,
         )
@@ -48,6 +51,7 @@ class Saturation:
             "tokens_per_s": round(self.tokens_per_s, 1),
             "inside_mean": round(self.inside_mean, 2),
             "inside_max": self.inside_max,
+            "places_tuned": self.places,
             "peak": peak,
         }
 
@@ -69,6 +73,7 @@ def measured(place: Ground, seeds: list[int], requests: int) -> Saturation:
         inside_max=max(run.inside_max for run in runs),
         tokens_per_s=mean(run.tokens / run.seconds for run in runs),
         prefill_token_s=place.settings.cost.prefill_token_s,
+        promise_s=place.promise.ttft_s,
     )
 
 

@@ -288,9 +288,9 @@ def oracle(planned: list[Planned], engine: ContinuousBatching) -> Desk:
     rule = Oracle(Tuning(), policy(), 1, lambda id: planned[int(id[1:].partition(".")[0])], [engine], tiny())
     return Desk(rule=rule, kv_tokens=engine.kv_tokens)
 
-    """19 blocks of 16 are 304 tokens. Three that hold 128 at their end, and a block not yet full, would need 432; two 288."""
+
 def test_the_oracle_never_lets_memory_be_needed_twice() -> None:
-    """19 blocks of 16: a prompt of 16 and 128 output tokens hold 144 at their end; two of them would hold 288 of 304, three not."""
+    """19 blocks of 16 are 304 tokens. Three that hold 128 at their end, and a block not yet full, would need 432; two 288."""
     engine = ContinuousBatching(tiny())
     desk = oracle([Planned(0.0, 0, 16, 112, ())] * 3, engine)
     desk.arrive("r0.0")

@@ -25,7 +25,7 @@ from headworks.sim.traffic import Planned
 
 STEPS_AHEAD = 2.0
 """Steps' worth of unread prompts the engine is kept supplied with: the one that is being computed, and the next."""
-MARGIN_RATIO = 0.03
+MARGIN_RATIO = 0.06
 """Of a promise that is kept free, as steps are whole and the true load of the next ones is not exactly the present one."""
 ON_THE_WAY_S = 0.01
 """What was sent so recently may not have reached the engine."""
