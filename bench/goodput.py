@@ -16,7 +16,8 @@ same seeds. Counted is the run after its warm-up:
 - `goodput_of_peak`: tokens (prompt and output) per second of requests that ended in it, met every promise of their
   class, counted from their own attempt, and were still wanted ÷ the same at the peak; `requests_of_peak`: of
   requests;
-- `success_ratio`: of unique wishes, those that got such an answer in any attempt; `attempts`: per wish;
+- `success_ratio`: of unique wishes, those that got such an answer in any attempt before the traffic ended;
+  `attempts`: per wish;
 - `wasted_ratio`: of the tokens the engine worked on, those of answers nobody got in full;
 - `false_refusal_ratio`: of the attempts that were turned away (in three stretches), those that together could have
   been inserted into the actual run, on time, making nobody late: how is said in `sim/insertion.py`;
@@ -48,7 +49,7 @@ from pathlib import Path
 from typing import Any
 
 from goodput_figures import Window, figures, over_seeds
-from goodput_page import missed, page
+from goodput_page import missed, page, picture
 from goodput_saturation import Saturation, measured
 from goodput_world import PROMISES, Ground, Variation, ground, setup, traffic
 from headworks.sim.baseline_published import RULES
@@ -83,6 +84,7 @@ def main() -> int:
         options.out.mkdir(parents=True, exist_ok=True)
         (options.out / "goodput.json").write_text(json.dumps(report, indent=1) + "\n")
         (options.out / "goodput.md").write_text(page(report))
+        picture(report, options.out / "goodput.png")
     print(json.dumps(report, indent=1) if options.json else page(report))
     return 1 if missed(report) else 0
 

@@ -67,8 +67,8 @@ def _tokens(arrival: Arrival) -> int:
 
 
 def _callers(window: Window) -> dict[str, float]:
-    """Unique wishes that came within the window, whatever became of them later."""
-    served = {one.caller.number for one in window.good}
+    """Unique wishes that came within the window; served are those that were while the traffic lasted: afterwards all would be."""
+    served = {one.caller.number for one in window.good if window.holds(one.attempt.ended_s)}
     wishes = [one for one in window.simulation.callers if one.attempts and window.holds(one.attempts[0].arrived_s)]
     return {
         "success_ratio": sum(one.number in served for one in wishes) / max(1, len(wishes)),

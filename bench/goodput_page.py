@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 GOODPUT_MIN = {"2": 0.95, "3": 0.95, "5": 0.90}
@@ -61,6 +62,27 @@ def page(report: dict[str, Any]) -> str:
         lines += ["", f"## {place}", "", *_table(policies)]
     lines += ["", "## Targets that are missed", "", *([f"- {one}" for one in missed(report)] or ["None."])]
     return "\n".join(lines) + "\n"
+
+
+def picture(report: dict[str, Any], path: Path) -> None:
+    """Goodput against load, a panel for each trace and a line for each policy."""
+    from matplotlib.figure import Figure
+
+    traces = report["traces"]
+    figure = Figure(figsize=(3.2 * len(traces), 3.6), layout="constrained")
+    axes: Any = figure.subplots(1, len(traces), squeeze=False, sharey=True)
+    for axis, (trace, policies) in zip(axes[0], traces.items(), strict=True):
+        for name, by_k in policies.items():
+            style = {"headworks": "o-", "oracle": "k--"}.get(name, ".-")
+            faint = 1.0 if name in ("headworks", "oracle") else 0.45
+            loads, goodputs = [float(k) for k in by_k], [one["goodput_of_peak"] for one in by_k.values()]
+            axis.plot([1.0, *loads], [1.0, *goodputs], style, alpha=faint, label=name)
+        axis.set_title(trace, fontsize=9)
+        axis.set_xlabel("offered ÷ saturation")
+        axis.set_ylim(bottom=0)
+    axes[0][0].set_ylabel("goodput ÷ peak")
+    axes[0][-1].legend(frameon=False, fontsize=6)
+    figure.savefig(path, dpi=110)
 
 
 def _table(policies: dict[str, Any]) -> Iterator[str]:
