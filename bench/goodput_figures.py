@@ -67,7 +67,7 @@ def _tokens(arrival: Arrival) -> int:
 
 
 def _callers(window: Window) -> dict[str, float]:
-    """Unique wishes that came within the window; served are those that were while the traffic lasted: afterwards all would be."""
+    """Unique wishes that came within the window. Served are those that were while the traffic lasted: later all would be."""
     served = {one.caller.number for one in window.good if window.holds(one.attempt.ended_s)}
     wishes = [one for one in window.simulation.callers if one.attempts and window.holds(one.attempts[0].arrived_s)]
     return {
