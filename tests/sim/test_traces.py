@@ -28,6 +28,45 @@ def test_G2_a_trace_that_says_who_asked_keeps_it() -> None:
     assert {row.client for row in offered} <= {row.client for row in trace.rows} and offered[0].client
 
 
+def test_G2_every_named_trace_is_there_with_its_licence() -> None:
+    sizes = {name: len(traces.read(name).rows) for name in traces.NAMES}
+    assert sizes == {
+        "azure2023_conv": 19_366,
+        "azure2023_code": 8_819,
+        "mooncake_conversation": 12_031,
+        "servegen_mlarge_1h": 29_019,
+        "servegen_r1_1h": 21_587,
+    }
+    for name in traces.NAMES:
+        assert f"`{name}.csv.gz`" in traces.attribution()
+
+
+def test_G2_mooncake_says_what_prompts_share_and_its_stamps_are_spread() -> None:
+    """Of an unbounded cache's point of view 0.37 of its whole blocks have been seen before (as its publication says)."""
+    trace = traces.read("mooncake_conversation")
+    assert trace.prefix_tokens == 512
+    seen: set[int] = set()
+    blocks = hits = 0
+    for row in trace.rows:
+        whole = row.prefix[: row.prompt_tokens // 512]
+        blocks += len(whole)
+        hits += sum(block in seen for block in whole)
+        seen.update(whole)
+    assert hits / blocks == pytest.approx(0.37, abs=0.02)
+    assert len({round(row.t_s, 1) for row in trace.rows}) > 8_000, "1,180 stamps before"
+
+
+def test_G2_runs_of_prefix_blocks_are_read_and_lost_in_scaling(tmp_path: Path) -> None:
+    path = tmp_path / "own.csv"
+    path.write_text("t_s,input_tokens,output_tokens,prefix_16\n0,64,1,0 7-9\n1,64,1,\n")
+    trace = traces.read(str(path))
+    assert [row.prefix for row in trace.rows] == [(0, 7, 8, 9), ()] and trace.prefix_tokens == 16
+    replayed = traces.replayed(trace, rate_per_s=1.0, seconds=2.5, seed=1)
+    assert {row.prefix for row in replayed} == {(0, 7, 8, 9), ()}
+    scaled = traces.scaled(trace, 50)
+    assert {row.prefix for row in scaled.rows} == {()} and scaled.prefix_tokens == 0
+
+
 def test_G2_scaling_makes_the_longest_request_fit_and_keeps_proportions() -> None:
     trace = traces.Trace("t", [traces.Row(0.0, 8_000, 2_000), traces.Row(1.0, 800, 200), traces.Row(2.0, 1, 1)])
     scaled = traces.scaled(trace, 4_000)

@@ -16,7 +16,7 @@ from rich.table import Table
 from headworks.sim.campaign import Campaign, campaign
 from headworks.sim.compare import as_json, run
 from headworks.sim.scenario import ScenarioError, load
-from headworks.sim.traces import TraceError
+from headworks.sim.traces import NAMES, TraceError, attribution, read, summary
 
 SEEDS_MAX = 10_000_000
 COLUMNS = (
@@ -35,16 +35,19 @@ def sim(
     seed: Annotated[int | None, typer.Option(help="Default: the scenario's own; 1 for a campaign")] = None,
     seeds: Annotated[int, typer.Option(min=1, max=SEEDS_MAX, help="Run so many, one after the other from SEED on")] = 1,
     with_campaign: Annotated[bool, typer.Option("--campaign", help="Random worlds with faults instead of a scenario")] = False,
+    with_traces: Annotated[bool, typer.Option("--traces", help="List the recorded traces that scenarios can name")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print the results as JSON")] = False,
 ) -> None:
     """Run a scenario in virtual time and compare its disciplines.
 
     Exit: 0 when every expectation (or invariant) holds, 1 when one does not, 2 when it could not be run.
     """
-    if with_campaign == (scenario is not None):
-        typer.echo("headworks sim: give a scenario file, or --campaign", err=True)
+    if (scenario is not None) + with_campaign + with_traces != 1:
+        typer.echo("headworks sim: give a scenario file, or --campaign, or --traces", err=True)
         raise typer.Exit(2)
-    if with_campaign:
+    if with_traces:
+        _traces(json)
+    elif with_campaign:
         _campaign(1 if seed is None else seed, seeds, json)
     else:
         assert scenario is not None
@@ -124,6 +127,21 @@ def _pairs(disciplines: dict[str, Any]) -> Table:
 
 def _cell(form: str, value: float | None) -> str:
     return "none" if value is None else form.format(value)
+
+
+def _traces(json: bool) -> None:
+    """What comes with the package: names, sizes, whose work it is and under which licence."""
+    if json:
+        typer.echo(as_json({name: summary(read(name)) for name in NAMES}))
+        return
+    table = _plain_table("trace", "requests", "/s", "prompt\np50", "p99", "output\np50", "p99", "clients")
+    for name in NAMES:
+        one = summary(read(name))
+        prompts = [f"{one[key]:,d}" for key in ("prompt_tokens_p50", "prompt_tokens_p99")]
+        outputs = [f"{one[key]:,d}" for key in ("output_tokens_p50", "output_tokens_p99")]
+        table.add_row(name, f"{one['requests']:,d}", f"{one['rate_per_s']:.2f}", *prompts, *outputs, f"{one['clients'] or ''}")
+    Console().print(table)
+    typer.echo(attribution())
 
 
 def _campaign(first: int, seeds: int, json: bool) -> None:

@@ -17,6 +17,8 @@ from headworks.core.book import Book
 from headworks.core.gate import Gate
 from headworks.core.policy import Policy, ReplicaPolicy
 from headworks.sim import traces
+from headworks.sim.baseline_published import RULES
+from headworks.sim.baselines import Baseline
 from headworks.sim.batching import ContinuousBatching
 from headworks.sim.engine import EngineModel
 from headworks.sim.expect import failures
@@ -26,7 +28,7 @@ from headworks.sim.presets import PRESETS
 from headworks.sim.report import results
 from headworks.sim.runner import GateLike
 from headworks.sim.scenario import Comparison, EngineScenario, Scenario, ScenarioError, TrafficScenario
-from headworks.sim.simulation import Setup, Simulation, Source
+from headworks.sim.simulation import MakeGate, Setup, Simulation, Source
 from headworks.sim.traffic import Planned, Prefixes, constant, poisson
 
 POOL, MODEL = "main", "model"
@@ -74,7 +76,7 @@ def setup(comparison: Comparison, discipline: str, planned: list[Planned], seed:
         planned=planned,
         duration_s=comparison.duration_s,
         seed=seed,
-        make_gate=make_gate,
+        make_gate=_make_baseline(comparison, discipline) if comparison.is_baseline(discipline) else make_gate,
         make_book=make_book,
         context_tokens=comparison.context_tokens,
         line=comparison.line(),
@@ -86,6 +88,15 @@ def setup(comparison: Comparison, discipline: str, planned: list[Planned], seed:
 
 def make_gate(policy: Policy, gateway: str, seed: int, boot: str) -> GateLike:
     return Gate(policy, gateway, seed.to_bytes(16, "big"), boot)
+
+
+def _make_baseline(comparison: Comparison, discipline: str) -> MakeGate:
+    rule, tuning = RULES[comparison.disciplines[discipline]["kind"]], comparison.tuning(discipline)
+
+    def made(policy: Policy, gateway: str, seed: int, boot: str) -> GateLike:
+        return Baseline(rule(tuning, policy, seed), policy, boot)
+
+    return made
 
 
 def make_book(policy: Policy) -> BookLike:

@@ -48,6 +48,8 @@ class Distance:
     """One way, for bytes of a request or an answer."""
     scrape_s: float = 0.0
     """From the start of a scrape to its answer. The gauges are those of its middle."""
+    scrape_s_max: float = 0.0
+    """Where it is more than `scrape_s`, a scrape takes a random time between the two."""
     notice_s: float = 2.0
     """An engine notices within so much time that a connection broke on the way."""
 

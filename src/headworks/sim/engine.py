@@ -92,6 +92,18 @@ class Gauges:
     output_tokens: int
 
 
+class Course(NamedTuple):
+    """What lies before an engine. Nobody outside the model could know it."""
+
+    unread_tokens: int
+    """Of prompts inside that are not computed yet."""
+    decoding: int
+    context_tokens: int
+    """Held by those that decode."""
+    ends: list[tuple[int, int]]
+    """Of every sequence inside: output tokens it will still make, and tokens it holds, or will before it makes them."""
+
+
 class EngineModel(Protocol):
     """Run tokens in virtual time, and show what is physically held."""
 

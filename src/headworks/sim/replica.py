@@ -237,22 +237,24 @@ class SimReplica:
 
     def scrape(self, answered: Callable[[ReplicaSample | None], None]) -> None:
         """One look at the gauges. None: no answer came."""
-        begun_s = self._world.now_s
-        half_s = self.distance.scrape_s / 2
+        begun_s, took_s = self._world.now_s, self.distance.scrape_s
+        if self.distance.scrape_s_max > took_s:
+            took_s = self._random.uniform(took_s, self.distance.scrape_s_max)
+        half_s = took_s / 2
 
         def look() -> None:
-            sample = None if self._is_unscrapable() else self._sample(begun_s)
+            sample = None if self._is_unscrapable() else self._sample(begun_s, took_s)
             self._world.after(half_s, lambda: answered(sample))
 
         self._world.after(half_s, look)
 
-    def _sample(self, begun_s: float) -> ReplicaSample:
+    def _sample(self, begun_s: float, took_s: float) -> ReplicaSample:
         gauges = self.model.sample(self._world.now_s)
         return ReplicaSample(
             replica=self.name,
             incarnation=f"{self.name}#{gauges.incarnation}",
             begun_s=begun_s,
-            ended_s=begun_s + self.distance.scrape_s,
+            ended_s=begun_s + took_s,
             iterations=(gauges.iterations,),
             running=gauges.running,
             waiting=gauges.waiting,

@@ -36,7 +36,7 @@ def results(simulation: Simulation) -> dict[str, Any]:
     refused = [a for a in arrivals if a.outcome is not None and a.outcome.outcome in ("refused", "expired")]
     admitted = [a for a in arrivals if a.outcome is not None and a.outcome.outcome not in ("refused", "expired")]
     useful = [a for a in arrivals if is_useful(a.attempt) and _ended_by(a.attempt, end_s)]
-    good = [a for a in useful if _in_slo(a, simulation)]
+    good = [a for a in useful if in_slo(a, simulation)]
     waits_s = [a.attempt.first_byte_s - a.attempt.arrived_s for a in admitted if a.attempt.first_byte_s is not None]
     outcome: dict[str, Any] = {
         "arrivals": len(arrivals),
@@ -103,7 +103,7 @@ def classes(simulation: Simulation, arrivals: Sequence[Arrival]) -> dict[str, An
         found[name] = {
             "arrivals": len(ours),
             "useful": len(useful),
-            "goodput_ratio": sum(_in_slo(one, simulation) for one in useful) / len(ours) if ours else None,
+            "goodput_ratio": sum(in_slo(one, simulation) for one in useful) / len(ours) if ours else None,
             "ttft_p50_s": quantile(first_s, 0.50),
             "ttft_p95_s": quantile(first_s, 0.95),
             "answered_s_max": max(answered_s, default=None),
@@ -112,7 +112,7 @@ def classes(simulation: Simulation, arrivals: Sequence[Arrival]) -> dict[str, An
     return found
 
 
-def _in_slo(arrival: Arrival, simulation: Simulation) -> bool:
+def in_slo(arrival: Arrival, simulation: Simulation) -> bool:
     """As its client saw it, from sending this attempt."""
     attempt = arrival.attempt
     source = simulation.setup.sources[arrival.caller.planned.source]

@@ -15,6 +15,8 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator
 
 from headworks.core.policy import ClassPolicy, DisciplinePolicy, PoolPolicy, TenantPolicy
+from headworks.sim.baseline_published import RULES
+from headworks.sim.baselines import Tuning
 from headworks.sim.clients import Temper
 from headworks.sim.connection import Distance
 from headworks.sim.expect import Condition
@@ -148,7 +150,14 @@ class Comparison(BaseModel):
     faults: list[dict[str, Any]] = []
 
     def discipline(self, name: str) -> DisciplinePolicy:
-        return _value(DisciplinePolicy, self.disciplines[name])
+        return DisciplinePolicy() if self.is_baseline(name) else _value(DisciplinePolicy, self.disciplines[name])
+
+    def is_baseline(self, name: str) -> bool:
+        """Its kind is one of `sim/baseline_published.py`, not one of the gate's own disciplines."""
+        return self.disciplines[name].get("kind") in RULES
+
+    def tuning(self, name: str) -> Tuning:
+        return _value(Tuning, {key: value for key, value in self.disciplines[name].items() if key != "kind"})
 
     def temper(self, traffic: TrafficScenario) -> Temper:
         return _value(Temper, {**self.clients, **traffic.clients})
@@ -228,6 +237,8 @@ def _check_values(comparison: Comparison) -> None:
     comparison.fault_list()
     for name in comparison.disciplines:
         comparison.discipline(name)
+        if comparison.is_baseline(name):
+            comparison.tuning(name)
     for traffic in comparison.traffic:
         comparison.temper(traffic)
         if traffic.by_client and not traffic.trace:
