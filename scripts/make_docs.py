@@ -95,8 +95,8 @@ def life_page() -> str:
         table(["state", "what happened", "state then", "meaning"], _moves()),
         "## In the ledger",
         f"Charged in {_listed(book_table.CHARGED)} and in no other state. What was charged comes back on one edge only, from a "
-        "charged state to a terminal one, whole, and by the amounts of the record; only what was held while its prompt was read "
-        "comes back at its `start` already. A cell says what the command is answered "
+        "charged state to a terminal one, whole, and by the amounts of the record; only what was held while its prompt "
+        "was read comes back at its `start` already. A cell says what the command is answered "
         "and, if it changes, the state then; an empty cell is refused and changes nothing.",
         table(["state", *book_table.VERBS], _cells()),
         "`stop(E0)`: nothing was sent, said by the boot that reserved it, and only while no byte was seen. `stop(E1)`: it "

@@ -22,7 +22,7 @@ def history(seed: int, tells: Callable[[Bench, str, Usage, bool], None]) -> tupl
     chance = random.Random(seed)
     settings = policy(
         kind=chance.choice(("wfq", "predictive_ttft")),
-        pool={"active_requests_max": 4},
+        pool={"active_requests_max": 4, "heavy_tokens": 8_192},  # no prompt here is counted while it is read (B7)
         tenant={"active_tokens_max": 3_000},
         interactive={"wait_s_max": 2.0},
     )

@@ -382,26 +382,6 @@ def test_A2_lost_limits_of_a_new_period_are_told_again() -> None:
     assert bench.book.limit(SCOPE, "tokens") == 500
 
 
-def test_A2_a_reload_is_checked_against_what_waits() -> None:
-    bench = Bench(policy(interactive=LONG, tenant={"quota": DAY}, pool={"active_requests_max": 1}))
-    bench.arrive(100)
-    waiting = bench.arrive(500)
-    tighter = policy(interactive=LONG, tenant={"quota": replace(DAY, tokens=550)}, pool={"active_requests_max": 1})
-    bench.feed(events.PolicyChanged(replace(tighter, number=2)))
-    decision = bench.refusal()
-    assert (decision.id, decision.reason) == (waiting, "insufficient_quota")
-
-
-def test_A2_a_reload_that_refuses_full_tenants_reaches_what_waits_for_its_tenant() -> None:
-    bench = Bench(policy(interactive=LONG, tenant={"active_tokens_max": 550}))
-    bench.arrive(100)
-    bench.arrive(500)
-    assert bench.decisions()[-1].outcome == "queue"
-    refusing = policy(interactive={**LONG, "on_tenant_full": "refuse"}, tenant={"active_tokens_max": 550})
-    bench.feed(events.PolicyChanged(replace(refusing, number=2)))
-    assert bench.refusal().reason == "tenant_capacity_exceeded"
-
-
 def test_A2_a_snapshot_shows_committed_and_outstanding_apart() -> None:
     bench = Bench(limited(quota=DAY))
     bench.arrive(400)

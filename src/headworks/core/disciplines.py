@@ -96,6 +96,8 @@ class Round:
     def next(self) -> Life | None:
         """Whoever is next, with the replica it goes to; or somebody whose time is over. None: nobody can start now."""
         pool, queue, now_s = self._pool, self._pool.queue, self._now_s
+        if pool.is_full and not self._observes:
+            return None
         for life in self._discipline.heads(queue):
             lane = life.lane
             if lane.flow in self._blocked:

@@ -149,13 +149,11 @@ class Gate:
 
     def _pump(self, pool: Pool, now_s: float) -> None:
         """Ask the ledger for whoever is next, until nobody waits or nothing more fits."""
-        observes = self._desk.policy.observe
-        if pool.is_full and not observes:
-            return
-        turn = Round(pool, self._desk.disciplines[pool.name], self._desk.owner, observes, now_s)
+        desk = self._desk
+        turn = Round(pool, desk.disciplines[pool.name], desk.owner, desk.policy.observe, now_s)
         while self._boot.open(now_s) and pool.asks_again_s <= now_s:
             life = turn.next()
-            self._desk.tell(turn.commands)
+            desk.tell(turn.commands)
             if life is None:
                 return
             if now_s > life.start_by_s:
@@ -163,8 +161,6 @@ class Gate:
                 continue
             pool.queue.remove(life)
             self._reserve(life, now_s)
-            if pool.is_full and not observes:
-                return
 
     def _reserve(self, life: Life, now_s: float) -> None:
         """Ask the ledger to charge it, at its place and in its flow's turn."""

@@ -238,8 +238,7 @@ class Pool:
     )
 
     def __init__(self, policy: PoolPolicy, promise_s: float | None, runs: Runs) -> None:
-        """`promise_s`: the smallest promise of a first token among all classes; None where nobody is promised one. `runs`:
-        everything this gateway has asked for, on whatever engine."""
+        """`promise_s`: the smallest promise of a first token; None where nobody has one. `runs`: all this gateway asked for."""
         self.name = policy.name
         self.policy = policy
         self.replicas = {replica.name: Replica(replica.name, policy, promise_s, runs) for replica in policy.replicas}
@@ -374,12 +373,8 @@ class Pool:
         """Of the emptiest replica that can say: work goes there."""
         if self.single is not None:
             return self.single.kv_used_ratio(now_s)
-        least: float | None = None
-        for replica in self.replicas.values():
-            ratio = replica.kv_used_ratio(now_s)
-            if ratio is not None and (least is None or ratio < least):
-                least = ratio
-        return least
+        ratios = (replica.kv_used_ratio(now_s) for replica in self.replicas.values())
+        return min((ratio for ratio in ratios if ratio is not None), default=None)
 
     def place(self, work: Work, lane: Lane, now_s: float) -> tuple[Replica | None, str]:
         """The replica with the least of our work where this fits, or None and the reason code that is in the way."""

@@ -124,7 +124,7 @@ class ProbabilisticAdmitter(Saturation):
     def refuses(self, job: Job, now_s: float) -> str:
         chance = min(1.0, self.FACTOR * self.saturation**self.POWER)
         sheddable = self.bands[job.request.service_class] > 0
-        return "compute_saturation" if sheddable and self._random.random() < chance else ""
+        return "prefill_saturated" if sheddable and self._random.random() < chance else ""
 
 
 class ReflectiveCeiling(UtilisationGate):

@@ -84,13 +84,7 @@ class ContinuousBatching:
     # The door.
 
     def submit(
-        self,
-        execution: str,
-        prompt_tokens: int,
-        output_tokens: int,
-        samples: int,
-        prefix_blocks: Sequence[Hashable],
-        now_s: float,
+        self, execution: str, prompt_tokens: int, output_tokens: int, samples: int, names: Sequence[Hashable], now_s: float
     ) -> Submitted:
         """An id that is already inside is not refused: both run, and one abort ends both, as on the real engine."""
         assert prompt_tokens > 0 and output_tokens > 0 and samples > 0
@@ -104,7 +98,7 @@ class ContinuousBatching:
             entry = self._executions[execution] = EngineExecution(execution)
         ready_s = on_grid_s(max(now_s, self._front_free_s) + self._settings.front_s)
         self._front_free_s = ready_s
-        whole = prefix_blocks[: prompt_tokens // self.block_tokens]
+        whole = names[: prompt_tokens // self.block_tokens]
         for _ in range(samples):
             sequence = EngineSequence(entry, len(entry.sequences), prompt_tokens, output_tokens, whole)
             entry.sequences.append(sequence)
@@ -331,13 +325,12 @@ class ContinuousBatching:
     def _drop(self, execution: str, now_s: float) -> None:
         """An abort takes effect: everything of the execution leaves, wherever it is."""
         for sequence in self._executions[execution].sequences:
-            if sequence.place == GONE:
-                continue
             if sequence.place == WAITING:
                 self._waiting.pop(sequence, None)
-            else:
+            elif sequence.place != GONE:
                 self._leave_batch(sequence)
-            self._leave_engine(sequence, ABORTED, now_s)
+            if sequence.place != GONE:
+                self._leave_engine(sequence, ABORTED, now_s)
 
     # What is seen, and what is.
 
@@ -360,13 +353,11 @@ class ContinuousBatching:
 
     def held(self, now_s: float) -> dict[str, Held]:
         self._run_until(now_s)
-        return {
-            execution.id: Held(
-                execution.inside,
-                self.block_tokens * sum(one.private_blocks + len(one.named) for one in execution.sequences),
-            )
-            for execution in self._executions.values()
-        }
+        held = {}
+        for execution in self._executions.values():
+            blocks = sum(one.private_blocks + len(one.named) for one in execution.sequences)
+            held[execution.id] = Held(execution.inside, self.block_tokens * blocks)
+        return held
 
     def used_tokens(self) -> int:
         return self._pool.used * self.block_tokens
@@ -377,11 +368,9 @@ class ContinuousBatching:
         inside = [one for entry in self._executions.values() for one in entry.sequences if one.place != GONE]
         unread = sum(one.target_tokens - one.computed for one in self._prefilling)
         unread += sum(one.prompt_tokens + one.generated for one in inside if one.place == WAITING)
-        ends = [(one.output_tokens - self._generated(one), one.prompt_tokens + self._generated(one)) for one in inside]
+        made = [(one, one.generated_by(self._steps)) for one in inside]
+        ends = [(one.output_tokens - tokens, one.prompt_tokens + tokens) for one, tokens in made]
         return Course(unread, self._decoding, self._context_tokens, ends)
-
-    def _generated(self, sequence: EngineSequence) -> int:
-        return sequence.generated + (self._steps - sequence.joined_step if sequence.place == DECODE else 0)
 
     # Faults.
 

@@ -39,6 +39,10 @@ class EngineSequence:
     cached_tokens: int = 0
     preempted: bool = False
 
+    def generated_by(self, step: int) -> int:
+        """Output tokens it has after this many steps of the engine."""
+        return self.generated + (step - self.joined_step if self.place == DECODE else 0)
+
 
 def by_order(sequence: EngineSequence) -> int:
     """Oldest admission first."""
