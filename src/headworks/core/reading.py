@@ -9,10 +9,10 @@ So two more things are counted, in the ledger, from the reserve to the first tok
 
 A prompt longer than a cap is read when nothing else is: it must be read all the same.
 
-`auto`: an engine may have in hand what it reads within the smallest promise of a first token, since what came behind more than
-that would be late whatever it is; and long prompts half of that, so that there is room for others beside them.
+`auto`: an engine may have in hand what it reads within half of the smallest promise of a first token, so that who comes behind all
+of it has the other half to wait and to be read itself; and long prompts half of that, so that others fit beside them.
 
-    tokens_in_flight_max = promise × rate      heavy_max = max(1, ½ × tokens_in_flight_max ÷ heavy_tokens)
+    tokens_in_flight_max = ½ × promise × rate      heavy_max = max(1, ½ × tokens_in_flight_max ÷ heavy_tokens)
 
 The rate is measured: tokens that stood before a first token, its own among them, ÷ the time it took, over recent ones of at
 least `MEASURED_TOKENS`. It is what the engine reads beside all its other work, at today's load. Before the first of them the
@@ -31,6 +31,8 @@ from headworks.core.types import Row, Work
 NOTHING_COUNTED = 1 << 62
 """No prompt is so long."""
 COLD_PROMPTS = 2
+AHEAD_RATIO = 0.5
+"""The part of the promise that may be spent on what stands before."""
 HEAVY_RATIO = 0.5
 """The part of the tokens that may be of heavy prompts, under `auto`."""
 LIGHT_PARTS = 8
@@ -92,7 +94,7 @@ class Reading:
             return tokens_max, heavy_max
         if tokens_max is None:
             rate = self.tokens_per_s
-            learnt = COLD_PROMPTS * policy.heavy_tokens if rate is None else int(self._promise_s * rate)
+            learnt = COLD_PROMPTS * policy.heavy_tokens if rate is None else int(AHEAD_RATIO * self._promise_s * rate)
             tokens_max = max(TOKENS_MIN, learnt)
         if heavy_max is None:
             known = self.tokens_per_s is not None
