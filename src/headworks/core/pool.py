@@ -237,11 +237,12 @@ class Pool:
         "tokens_max",
     )
 
-    def __init__(self, policy: PoolPolicy, promise_s: float | None, runs: Runs) -> None:
+    def __init__(self, policy: PoolPolicy, promise_s: float | None = None, runs: Runs | None = None) -> None:
         """`promise_s`: the smallest promise of a first token among all classes; None where nobody is promised one. `runs`:
         everything this gateway has asked for, on whatever engine."""
         self.name = policy.name
         self.policy = policy
+        runs = {} if runs is None else runs
         self.replicas = {replica.name: Replica(replica.name, policy, promise_s, runs) for replica in policy.replicas}
         self.single = next(iter(self.replicas.values())) if len(self.replicas) == 1 else None
         """The one replica of a pool that has no other: nearly every pool, so every question is asked of it directly."""
