@@ -203,8 +203,8 @@ class Replica:
             reason = self.memory.beyond(work, lane.lengths, now_s)
             if reason:
                 return reason
-        reading = self.reading
-        if work.prefill_tokens >= reading.from_tokens and not reading.has_room(work.prefill_tokens):
+        reading, tokens = self.reading, work.prefill_tokens
+        if tokens >= reading.from_tokens and not reading.has_room(tokens, lane.service_class.ttft_slo_s):
             return SATURATED
         return ""
 
@@ -213,7 +213,6 @@ class Pool:
     """One pool: its replicas, its queue and what has been measured of it."""
 
     __slots__ = (
-        "_told_tokens",
         "asks_again_s",
         "block_tokens",
         "class_uses",
@@ -270,8 +269,6 @@ class Pool:
         self.context_tokens = 0
         """What one sequence can hold, 0 while unknown; with `block_tokens` of the first replica that described itself."""
         self.block_tokens = 1
-        self._told_tokens: tuple[int | None, ...] = ()
-        """What may be reserved of each engine, when the ledger was told last."""
         self.tokens_largest = policy.active_tokens_max
         """What no single request can pass, as `largest_tokens` said when the capacity was learnt."""
         self.grows = False
@@ -344,6 +341,10 @@ class Pool:
         single = self.single
         return single is not None and single.requests >= single.limit.value
 
+    def reads_least(self) -> Replica:
+        """The replica that has least to read."""
+        return self.single or min(self.replicas.values(), key=lambda replica: replica.reading.tokens)
+
     def requests_limit(self) -> int:
         """Places in all running batches together."""
         if self.single is not None:
@@ -358,18 +359,6 @@ class Pool:
         if not known or len(known) < len(limits):
             return stated
         return max(known) if stated is None else min(stated, max(known))
-
-    def learn_over_commit(self, now_s: float) -> bool:
-        """Once a second: whether more or less of the engines' memory may be reserved than the ledger was told."""
-        for replica in self.replicas.values():
-            if replica.memory.rise(now_s):
-                replica.tokens_max = replica.memory.tokens_max
-        told = self._told_tokens
-        self._told_tokens = tuple(replica.memory.limit() for replica in self.replicas.values())
-        if told == self._told_tokens:
-            return False
-        self.learn_capacity()
-        return True
 
     def kv_used_ratio(self, now_s: float) -> float | None:
         """Of the emptiest replica that can say: work goes there."""
