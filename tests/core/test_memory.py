@@ -79,7 +79,7 @@ def test_D4_auto_ends_at_two_and_a_half() -> None:
     memory = replica(one).memory
     for second in range(60):
         memory._is_pressed = True
-        memory.rise(1_000.0 + second)
+        memory.beat(1_000.0 + second)
     assert memory.ratio == RATIO_MAX
 
 
@@ -98,10 +98,11 @@ def test_D4_a_preemption_takes_half_of_the_excess_and_nothing_rises_for_a_thousa
     for _ in range(QUIET_REQUESTS - 1):
         memory.ended()
     memory._is_pressed = True
-    assert not memory.rise(1_000.0)
+    assert not memory.beat(1_000.0)
     memory.ended()
     memory._is_pressed = True
-    assert memory.rise(1_001.0)
+    assert memory.beat(1_001.0)
+    assert memory.ratio == pytest.approx(1.45)
 
 
 def test_D4_a_restarted_engine_counts_its_preemptions_from_nothing() -> None:

@@ -183,24 +183,24 @@ def test_B7_auto_is_what_the_engine_reads_within_the_smallest_promise() -> None:
     assert (reading.tokens_max, reading.heavy_max, reading.from_tokens) == (8_192, 1, 512)
     assert reading.observe(10_000, 0.5)
     assert reading.tokens_per_s == 20_000
-    assert (reading.tokens_max, reading.heavy_max) == (20_000, 2)
+    assert (reading.tokens_max, reading.heavy_max) == (20_000, 1)
     assert reading.limits("replica:p/0") == (
         Charge("replica:p/0", "prefill_tokens", 20_000),
-        Charge("replica:p/0", "heavy_prefills", 2),
+        Charge("replica:p/0", "heavy_prefills", 1),
     )
 
 
 def test_B7_auto_follows_the_engine_down_and_up_again_and_tells_only_what_matters() -> None:
     reading = Reading(AUTO, 1.0)
-    reading.observe(20_000, 1.0)
-    assert not reading.observe(20_000, 1.02), "two in a hundred are not told to the ledger"
-    assert reading.tokens_max == 20_000
-    told = [reading.observe(20_000, 4.0) for _ in range(60)]
+    reading.observe(40_000, 1.0)
+    assert not reading.observe(40_000, 1.02), "two in a hundred are not told to the ledger"
+    assert (reading.tokens_max, reading.heavy_max) == (40_000, 2)
+    told = [reading.observe(40_000, 4.0) for _ in range(60)]
     assert 3 <= sum(told) <= 8
-    assert reading.tokens_max == pytest.approx(5_000, rel=0.3)
+    assert reading.tokens_max == pytest.approx(10_000, rel=0.3)
     for _ in range(100):
-        reading.observe(20_000, 1.0)
-    assert reading.tokens_max == pytest.approx(20_000, rel=0.25)
+        reading.observe(40_000, 1.0)
+    assert reading.tokens_max == pytest.approx(40_000, rel=0.25)
 
 
 def test_B7_short_prompts_say_nothing_of_a_rate() -> None:
@@ -213,6 +213,19 @@ def test_B7_no_automatic_cap_is_less_than_a_step_of_an_engine() -> None:
     reading = Reading(AUTO, 0.01)
     reading.observe(1_000, 1.0)
     assert (reading.tokens_max, reading.heavy_max) == (2_048, 1)
+
+
+def test_B7_classes_that_promise_less_have_half_of_an_automatic_cap_and_all_of_a_stated_one() -> None:
+    reading = Reading(AUTO, 1.0)
+    reading.observe(20_000, 1.0)
+    reading.begin((("r", "prefill_tokens", 6_000),))
+    assert reading.has_room(4_000, None) and reading.has_room(4_000, 5.0)
+    assert not reading.has_room(4_001, None) and not reading.has_room(4_001, 5.0)
+    assert reading.has_room(14_000, 1.0) and not reading.has_room(14_001, 1.0)
+    assert [row[2:4] for row in reading.rows(work(4_001), 5.0, "p")] == [(10_001, 10_000)]
+    stated = Reading(replace(AUTO, prefill_tokens_max=10_000), 1.0)
+    stated.begin((("r", "prefill_tokens", 6_000),))
+    assert stated.has_room(4_000, None) and stated.has_room(4_000, 1.0)
 
 
 def test_B7_where_nobody_is_promised_a_first_token_there_is_no_cap() -> None:
@@ -231,11 +244,11 @@ def test_B7_the_ledger_is_told_of_new_caps_with_the_next_beat() -> None:
     assert one.book.limit("replica:p/0", "prefill_tokens") == 8_192
     one.arrive(10_001)
     execution = one.execution()
-    one.advance(0.5)
+    one.advance(0.25)
     one.first_byte(execution)
     assert one.book.limit("replica:p/0", "prefill_tokens") == 8_192
     one.advance(1.1)
-    assert one.book.limit("replica:p/0", "prefill_tokens") == 20_000
+    assert one.book.limit("replica:p/0", "prefill_tokens") == 40_000
     assert one.book.limit("replica:p/0", "heavy_prefills") == 2
 
 

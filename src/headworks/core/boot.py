@@ -106,8 +106,12 @@ class Boot:
         self._beats[self._beat] = now_s
         if len(self._beats) > BEATS_MAX:
             del self._beats[next(iter(self._beats))]
-        moved = [pool for pool in self._desk.pools.values() if pool.learn_over_commit(now_s)]
-        if self.lost or self._desk.limits_open or moved:
+        for pool in self._desk.pools.values():
+            moved = [replica for replica in pool.replicas.values() if replica.memory.beat(now_s)]
+            if moved:
+                pool.learn_capacity()
+                self._desk.limits_open = True
+        if self.lost or self._desk.limits_open:
             self.put_limits()
         seen_sequence = self._seen_sequence(now_s - VOUCH_S)
         profiles = tuple(self._profiles(now_s)) if len(self.owners) > 1 else ()

@@ -82,8 +82,7 @@ def _peak(rows: list[Row], work: Work, lane: Lane, now_s: float) -> None:
 
 def _reading(rows: list[Row], work: Work, lane: Lane) -> None:
     """Beside the prompts that the engine which reads least has in hand (B7)."""
-    least = min((replica.reading for replica in lane.pool.replicas.values()), key=lambda one: one.tokens)
-    rows += least.rows(work, lane.pool_scope)
+    rows += lane.pool.reads_least().reading.rows(work, lane.service_class.ttft_slo_s, lane.pool_scope)
 
 
 def _tenant(rows: list[Row], work: Work, lane: Lane) -> None:

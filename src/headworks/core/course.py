@@ -87,7 +87,7 @@ class Course:
             replica.unstamped[life.execution.id] = now_s
         self._desk.set_timer(life, life.request.finish_by_s)
         start, pool = Start(life.execution.id, self._desk.owner), life.lane.pool
-        if life.reads:  # whoever waits for its prompt to have been read, here or elsewhere, need not wait for this to be told
+        if life.reads and life.streamed:  # whoever waits for that, here or elsewhere, need not wait for it to be told
             self._desk.end_reading(life)
             self._desk.ask(life, start, now_s)
         else:

@@ -16,6 +16,7 @@ from headworks.core.life import Life
 from headworks.core.policy import INFINITE_S, ClassPolicy, Policy
 from headworks.core.pool import Pool, Replica
 from headworks.core.quota import GONE
+from headworks.core.reading import SATURATED
 from headworks.core.reasons import REASONS
 from headworks.core.types import Decision, Forecast, Request, Row, Work
 
@@ -27,7 +28,7 @@ SOON_S = 1.0
 """The hint of a refusal that has nothing to do with load."""
 PROVED_RATIO = 0.95
 """A key whose execution is being stopped is asked for again when so many of its like have been proved to have stopped."""
-WAITS = frozenset({"queue_timeout", "tenant_capacity_exceeded", "kv_saturation", "prefill_saturated"})
+WAITS = frozenset({"queue_timeout", "tenant_capacity_exceeded", "kv_saturation", SATURATED})
 """Failed checks that time may cure: the request queues. The others refuse when they concern a request that must wait."""
 
 
@@ -43,14 +44,16 @@ class Decider:
         """A new life with its work, forecast and verdicts; and whether nothing at all stands in its way."""
         pool = lane.pool
         work = self.estimator.work(request, pool, lane.tenant_policy)
-        replica, _ = pool.place(work, lane, now_s)
+        replica, reason = pool.place(work, lane, now_s)
+        read_at = pool.reads_least() if reason == SATURATED else replica
         share, kept = lane.share, None
         if share is not None and share.use is not None:
             share.use.asked_s = now_s
             kept = share.kept(work, pool, now_s) if share.rivals else None
             if kept is not None:
-                replica = None
-        forecast = forecast_of(work, lane, replica, discipline, now_s)
+                replica = read_at = None
+        # What it waits for is being read there: its first token comes as late as if it stood behind that in the engine.
+        forecast = forecast_of(work, lane, read_at, discipline, now_s)
         life = Life(request, number, lane, work, forecast)
         life.replica = replica
         if discipline.drops_late:

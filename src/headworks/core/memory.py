@@ -145,16 +145,15 @@ class Memory:
         self.ratio = 1.0 + (self.ratio - 1.0) / 2
         return True
 
-    def rise(self, now_s: float) -> bool:
-        """Once a second: promise more, if that was wanted and nothing speaks against it. Whether it is more now."""
+    def beat(self, now_s: float) -> bool:
+        """Once a second: promise more, if that was wanted and nothing speaks against it. Whether the ledger has to be told."""
         pressed, self._is_pressed = self._is_pressed, False
-        if not pressed or self._replica.policy.over_commit is not None or self.ratio >= RATIO_MAX:
-            return False
-        if self._answers < QUIET_REQUESTS or now_s < self._risen_s + RISE_EVERY_S:
-            return False
-        self._risen_s = now_s
-        self.ratio = min(RATIO_MAX, self.ratio + STEP_RATIO)
-        return True
+        may_rise = pressed and self._replica.policy.over_commit is None and self._answers >= QUIET_REQUESTS
+        if may_rise and now_s >= self._risen_s + RISE_EVERY_S:
+            self._risen_s = now_s
+            self.ratio = min(RATIO_MAX, self.ratio + STEP_RATIO)
+        told_tokens = self._told_tokens
+        return (self.limit() or 0) != told_tokens
 
     # the future peak
 

@@ -203,8 +203,8 @@ class Replica:
             reason = self.memory.beyond(work, lane.lengths, now_s)
             if reason:
                 return reason
-        reading = self.reading
-        if work.prefill_tokens >= reading.from_tokens and not reading.has_room(work.prefill_tokens):
+        reading, tokens = self.reading, work.prefill_tokens
+        if tokens >= reading.from_tokens and not reading.has_room(tokens, lane.service_class.ttft_slo_s):
             return SATURATED
         return ""
 
@@ -213,7 +213,6 @@ class Pool:
     """One pool: its replicas, its queue and what has been measured of it."""
 
     __slots__ = (
-        "_told_tokens",
         "asks_again_s",
         "block_tokens",
         "class_uses",
@@ -237,10 +236,11 @@ class Pool:
         "tokens_max",
     )
 
-    def __init__(self, policy: PoolPolicy, promise_s: float | None, runs: Runs) -> None:
+    def __init__(self, policy: PoolPolicy, promise_s: float | None = None, runs: Runs | None = None) -> None:
         """`promise_s`: the smallest promise of a first token; None where nobody has one. `runs`: all this gateway asked for."""
         self.name = policy.name
         self.policy = policy
+        runs = {} if runs is None else runs
         self.replicas = {replica.name: Replica(replica.name, policy, promise_s, runs) for replica in policy.replicas}
         self.single = next(iter(self.replicas.values())) if len(self.replicas) == 1 else None
         """The one replica of a pool that has no other: nearly every pool, so every question is asked of it directly."""
@@ -268,8 +268,6 @@ class Pool:
         self.context_tokens = 0
         """What one sequence can hold, 0 while unknown; with `block_tokens` of the first replica that described itself."""
         self.block_tokens = 1
-        self._told_tokens: tuple[int | None, ...] = ()
-        """What may be reserved of each engine, when the ledger was told last."""
         self.tokens_largest = policy.active_tokens_max
         """What no single request can pass, as `largest_tokens` said when the capacity was learnt."""
         self.grows = False
@@ -342,6 +340,10 @@ class Pool:
         single = self.single
         return single is not None and single.requests >= single.limit.value
 
+    def reads_least(self) -> Replica:
+        """The replica that has least to read."""
+        return self.single or min(self.replicas.values(), key=lambda replica: replica.reading.tokens)
+
     def requests_limit(self) -> int:
         """Places in all running batches together."""
         if self.single is not None:
@@ -356,18 +358,6 @@ class Pool:
         if not known or len(known) < len(limits):
             return stated
         return max(known) if stated is None else min(stated, max(known))
-
-    def learn_over_commit(self, now_s: float) -> bool:
-        """Once a second: whether more or less of the engines' memory may be reserved than the ledger was told."""
-        for replica in self.replicas.values():
-            if replica.memory.rise(now_s):
-                replica.tokens_max = replica.memory.tokens_max
-        told = self._told_tokens
-        self._told_tokens = tuple(replica.memory.limit() for replica in self.replicas.values())
-        if told == self._told_tokens:
-            return False
-        self.learn_capacity()
-        return True
 
     def kv_used_ratio(self, now_s: float) -> float | None:
         """Of the emptiest replica that can say: work goes there."""

@@ -10,9 +10,12 @@ So two more things are counted, in the ledger, from the reserve to the first tok
 A prompt longer than a cap is read when nothing else is: it must be read all the same.
 
 `auto`: an engine may have in hand what it reads within the smallest promise of a first token, since what came behind more than
-that would be late whatever it is; and long prompts half of that, so that there is room for others beside them.
+that would be late whatever it is. Work of classes that promise less has half of it: who has that promise finds the other half,
+to wait and to be read in. Long prompts have a quarter, so that others fit beside them.
 
-    tokens_in_flight_max = promise × rate      heavy_max = max(1, ½ × tokens_in_flight_max ÷ heavy_tokens)
+    tokens_in_flight_max = promise × rate      heavy_max = max(1, ¼ × tokens_in_flight_max ÷ heavy_tokens)
+
+The half is the gate's own, stricter than what the ledger knows of; both caps are the ledger's.
 
 The rate is measured: tokens that stood before a first token, its own among them, ÷ the time it took, over recent ones of at
 least `MEASURED_TOKENS`. It is what the engine reads beside all its other work, at today's load. Before the first of them the
@@ -31,8 +34,10 @@ from headworks.core.types import Row, Work
 NOTHING_COUNTED = 1 << 62
 """No prompt is so long."""
 COLD_PROMPTS = 2
-HEAVY_RATIO = 0.5
-"""The part of the tokens that may be of heavy prompts, under `auto`."""
+OTHERS_RATIO = 0.5
+"""The part of the tokens for classes that promise less than the most urgent one, under `auto`."""
+HEAVY_RATIO = 0.25
+"""The part that may be of heavy prompts, likewise."""
 LIGHT_PARTS = 8
 TOKENS_MIN = 2048
 """No automatic cap is less: about what one step of an engine takes."""
@@ -119,11 +124,17 @@ class Reading:
         self.tokens_max, self.heavy_max = caps
         return True
 
-    def has_room(self, prompt_tokens: int) -> bool:
+    def tokens_limit(self, promise_s: float | None) -> int | None:
+        """What may be read at once with a prompt of a class with this promise."""
+        is_stated, is_urgent = self._policy.prefill_tokens_max is not None, promise_s == self._promise_s
+        return self.tokens_max if is_stated or is_urgent or self.tokens_max is None else int(OTHERS_RATIO * self.tokens_max)
+
+    def has_room(self, prompt_tokens: int, promise_s: float | None) -> bool:
         """Whether a prompt may be read beside what is being read; alone it always may."""
         if not self.tokens or prompt_tokens < self.from_tokens:
             return True
-        if self.tokens_max is not None and self.tokens + prompt_tokens > self.tokens_max:
+        tokens_max = self.tokens_limit(promise_s)
+        if tokens_max is not None and self.tokens + prompt_tokens > tokens_max:
             return False
         return prompt_tokens < self._policy.heavy_tokens or self.heavy_max is None or self.heavy < self.heavy_max
 
@@ -155,12 +166,13 @@ class Reading:
         caps = (("prefill_tokens", self.tokens_max), ("heavy_prefills", self.heavy_max))
         return tuple((scope, unit, cap) for unit, cap in caps if cap is not None)
 
-    def rows(self, work: Work, scope: str) -> list[Row]:
+    def rows(self, work: Work, promise_s: float | None, scope: str) -> list[Row]:
         """The verdicts on a prompt that is counted."""
         prompt_tokens = work.prefill_tokens
         rows: list[Row] = []
-        if self.tokens_max is not None:
-            limit = self.tokens_max if self.tokens else max(self.tokens_max, prompt_tokens)
+        tokens_max = self.tokens_limit(promise_s)
+        if tokens_max is not None:
+            limit = tokens_max if self.tokens else max(tokens_max, prompt_tokens)
             rows.append(("compute", scope, self.tokens + prompt_tokens, limit, "prompt tokens", SATURATED))
         if self.heavy_max is not None and prompt_tokens >= self._policy.heavy_tokens:
             rows.append(("compute", scope, self.heavy + 1, self.heavy_max, "heavy prompts", SATURATED))

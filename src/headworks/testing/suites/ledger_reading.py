@@ -14,11 +14,11 @@ CAPS = (Charge(REPLICA, "prefill_tokens", 8_000), Charge(REPLICA, "heavy_prefill
 
 def reading(name: str, prompt_tokens: int, *, owner: Owner = FIRST, heavy: bool = True) -> Reserve:
     """A request whose prompt is counted while it is read."""
-    read = (Charge(REPLICA, "prefill_tokens", prompt_tokens),)
+    read = [Charge(REPLICA, "prefill_tokens", prompt_tokens)]
     if heavy:
-        read += (Charge(REPLICA, "heavy_prefills", 1),)
+        read.append(Charge(REPLICA, "heavy_prefills", 1))
     whole = (Charge("pool:pool", "tokens", prompt_tokens + 100), Charge(REPLICA, "requests", 1))
-    return reserve(name, prompt_tokens + 100, owner=owner, charges=whole + read)
+    return reserve(name, prompt_tokens + 100, owner=owner, charges=(*whole, *read))
 
 
 def opened_with_caps(opened: Opened, *owners: Owner) -> Ledger:
