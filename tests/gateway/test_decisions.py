@@ -18,7 +18,8 @@ from gateway_records import decided, ended
 from headworks.core.effects import Outcome
 from headworks.core.types import Decision, Verdict
 from headworks.gateway.accounts import Accounts, Records
-from headworks.gateway.decisions import BUFFER_BYTES_MAX, DecisionLog, UtcStamp
+from headworks.gateway.clock import UtcStamp
+from headworks.gateway.decisions import BUFFER_BYTES_MAX, DecisionLog
 from headworks.gateway.metrics import Registry
 
 WALL_S = 1_764_460_799.123456

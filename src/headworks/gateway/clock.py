@@ -24,3 +24,20 @@ utc_s: Callable[[], float] = time.time
 def now_ms() -> int:
     """The clock of a ledger that lives in this process, in milliseconds."""
     return int(now_s() * 1000)
+
+
+class UtcStamp:
+    """Wall time as text with microseconds; the part up to the second is made once a second."""
+
+    __slots__ = ("_prefix", "_second")
+
+    def __init__(self) -> None:
+        self._second = -1
+        self._prefix = ""
+
+    def text(self, wall_s: float) -> str:
+        second = int(wall_s)
+        if second != self._second:
+            self._second = second
+            self._prefix = time.strftime("%Y-%m-%dT%H:%M:%S.", time.gmtime(second))
+        return f"{self._prefix}{int((wall_s - second) * 1_000_000):06d}Z"

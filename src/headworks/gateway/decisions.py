@@ -1,8 +1,9 @@
 """The decision log: one JSON line for each decision and each outcome, in files that rotate and expire (F2).
 
-Writing a record is encoding it into a buffer, on the loop; a thread of its own takes the buffer every `FLUSH_S` and
-does the file work, so a slow disk costs no request anything. Should the disk not keep up, the buffer is bounded: what
-does not fit is dropped and counted, never waited for. A prompt cannot get in here: decisions and outcomes hold none.
+Records wait for one another and are encoded into a buffer together, on the loop; a thread of its own takes the buffer
+every `FLUSH_S`, with what waits, and does the file work, so a slow disk costs no request anything. Should the disk not
+keep up, the buffer is bounded: what does not fit is dropped and counted, never waited for. A prompt cannot get in here:
+decisions and outcomes hold none.
 
     {"kind":"decision","utc":"2026-11-29T23:59:59.123456Z","monotonic_s":812.5,"record":{"id":…}}
 """
@@ -23,11 +24,14 @@ import msgspec
 from headworks.core.effects import Outcome
 from headworks.core.types import Decision, Forecast, RequestKey, Usage, Work
 from headworks.gateway import log_index
+from headworks.gateway.clock import UtcStamp
 from headworks.gateway.verdicts import RowTexts
 
 FLUSH_S = 0.5
 BUFFER_BYTES_MAX = 16 * 1024 * 1024
 """Records that wait for the disk."""
+WAITING_MAX = 64
+"""Records that are encoded in one go, in about a third of a millisecond."""
 SCAN_BYTES = 1024 * 1024
 LINE_BYTES_MAX = 65_536
 FOUND_MAX = 1_000
@@ -126,9 +130,11 @@ class DecisionLog:
         self._stamp = UtcStamp()
         self._row_texts = RowTexts()
         self._encode_into = msgspec.json.Encoder().encode_into
+        self._waiting: deque[tuple[float, Decision | Outcome | NameRecord]] = deque()
+        """Records that are not encoded yet, and when they were written."""
         self._buffer = bytearray()
         self._lock = threading.Lock()
-        """Held for an append or a swap, never for file work."""
+        """Held while lines are encoded or taken, never for file work."""
         self._flush_s = flush_s
         self._directory = directory
         self._files = Files(directory, wall_s, rotate_bytes, keep_days)
@@ -140,18 +146,27 @@ class DecisionLog:
 
     def write(self, record: Decision | Outcome | NameRecord) -> None:
         """Put a record down. It is in the file within `FLUSH_S`, or when the log is closed."""
-        utc, monotonic_s = self._stamp.text(self._wall_s()), self._clock_s()
-        if isinstance(record, Decision):
-            line = Line("decision", utc, monotonic_s, self._logged(record))
-        elif isinstance(record, NameRecord):
-            line = Line("name", utc, monotonic_s, record)
-        else:
-            line = Line("outcome", utc, monotonic_s, _logged_outcome(record))
-        with self._lock:
-            buffer = self._buffer
+        waiting = self._waiting
+        waiting.append((self._clock_s(), record))
+        if len(waiting) >= WAITING_MAX:
+            with self._lock:
+                self._encode_waiting()
+
+    def _encode_waiting(self) -> None:
+        """As lines into the buffer, while there is room. The caller holds the lock."""
+        buffer, ahead_s = self._buffer, self._wall_s() - self._clock_s()
+        while self._waiting:
+            monotonic_s, record = self._waiting.popleft()
             if len(buffer) > BUFFER_BYTES_MAX:
                 self.dropped += 1
-                return
+                continue
+            utc = self._stamp.text(monotonic_s + ahead_s)
+            if isinstance(record, Decision):
+                line = Line("decision", utc, monotonic_s, self._logged(record))
+            elif isinstance(record, NameRecord):
+                line = Line("name", utc, monotonic_s, record)
+            else:
+                line = Line("outcome", utc, monotonic_s, _logged_outcome(record))
             self._encode_into(line, buffer, -1)
             buffer += b"\n"
 
@@ -194,6 +209,7 @@ class DecisionLog:
     def flush(self) -> None:
         """Into the file now."""
         with self._lock:
+            self._encode_waiting()
             full, self._buffer = self._buffer, bytearray()
         failure = self._files.failure
         if full and not self._files.append(full):
@@ -373,20 +389,3 @@ def _parsed(line: bytes) -> dict[str, Any] | None:
 def _names(record: dict[str, Any], name: str, tenant: str | None) -> bool:
     owner, key = record["key"]
     return name in (record["id"], record.get("execution"), key, record.get("request_id")) and tenant in (None, owner)
-
-
-class UtcStamp:
-    """Wall time as text with microseconds; the part up to the second is made once a second."""
-
-    __slots__ = ("_prefix", "_second")
-
-    def __init__(self) -> None:
-        self._second = -1
-        self._prefix = ""
-
-    def text(self, wall_s: float) -> str:
-        second = int(wall_s)
-        if second != self._second:
-            self._second = second
-            self._prefix = time.strftime("%Y-%m-%dT%H:%M:%S.", time.gmtime(second))
-        return f"{self._prefix}{int((wall_s - second) * 1_000_000):06d}Z"

@@ -1,8 +1,9 @@
 """The only caller of the gate: turns what happens into events, and the gate's effects into I/O.
 
-There is one queue of events and one loop over it. Performing an effect may cause the next event at once (a ledger in
-memory answers before `apply` returns, an engine may refuse before `run` does): that event is queued, never handled from
-within. With room in the pool a request is thus admitted, charged and sent in the loop turn in which it arrived.
+There is one queue of events and one loop over it, at the end of each turn of the event loop in which something came. Performing
+an effect may cause the next event at once (a ledger in memory answers before `apply` returns, an engine may refuse before `run`
+does): that event is queued, never handled from within. With room in the pool a request is thus admitted, charged and sent in
+the turn in which it arrived, together with all the others that did.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 from headworks.core import effects, events
-from headworks.core.commands import Answer, Shortfall
+from headworks.core.commands import Answer, Command, Shortfall
 from headworks.core.effects import Ask, Record
 from headworks.core.gate import Gate
 from headworks.core.seams import LedgerStore
@@ -53,7 +54,7 @@ class Call(Protocol):
         ...
 
     def fail(self, fault: Exception) -> None:
-        """It could not be sent, which is a fault of ours: its client is told so."""
+        """It could not be taken in or sent, which is a fault of ours: its client is told so."""
         ...
 
 
@@ -106,10 +107,12 @@ class Runner:
         self._recorder = recorder
         self._clock_s = clock_s
         self._events: deque[events.Event] = deque()
-        self._handling = False
+        self._is_due = False
+        """What has come is handled at the end of this turn of the loop, or is being handled."""
+        self._asked: list[Command] = []
+        """What the ledger is asked when it has been."""
         self._calls: dict[str, Call] = {}
         self._attempts: dict[str, Attempt] = {}
-        self._refused_arrivals: dict[str, Exception] = {}
         self._over: set[str] = set()
         """Executions that ended before their sending returned."""
         self._samplers = {name: Sampler(engine, self._looked, clock_s) for name, engine in engines.items()}
@@ -144,36 +147,34 @@ class Runner:
         self._silence = asyncio.get_running_loop().call_later(SILENCE_LOOK_S, self._check_silence, now_s + SILENCE_LOOK_S)
 
     def admit(self, call: Call) -> None:
-        """Hand a request to the gate. Whoever does so owns the ending: `forget`, and `ClientGone` if it left before.
-
-        Raises what went wrong in the gate: it has not arrived then, and is answered as a fault of ours.
-        """
+        """Hand a request to the gate. Whoever does so owns the ending: `forget`, and `ClientGone` if it left before."""
         request = call.request
         self._calls[request.id] = call
         self.feed(events.Arrived(request))
-        if self._refused_arrivals:
-            fault = self._refused_arrivals.pop(request.id, None)
-            if fault is not None:
-                self.forget(request.id)
-                raise fault
 
     def forget(self, name: str) -> None:
         """Nobody waits for this arrival any more."""
         self._calls.pop(name, None)
 
     def feed(self, event: events.Event) -> None:
-        """Take an event in, and everything that follows from it at once, all at the same time by the clock.
+        """Take an event in. It is handled in this turn of the loop, with all that came from other sockets in it."""
+        self._events.append(event)
+        if not self._is_due:
+            self._is_due = True
+            asyncio.get_running_loop().call_soon(self._turn)
 
-        A fault of ours costs that event or that effect, and nothing beside it.
+    def _turn(self) -> None:
+        """Handle what has come and everything that follows from it, all at the same time by the clock.
+
+        One after another, so that what is done for each is still warm for the next; and what they ask of the ledger goes there
+        together. A fault of ours costs that event or that effect, and nothing beside it.
         """
-        waiting = self._events
-        waiting.append(event)
-        if self._handling:
-            return
-        self._handling = True
-        now_s = self._clock_s()
+        waiting, now_s = self._events, self._clock_s()
         try:
-            while waiting:
+            while waiting or self._asked:
+                if not waiting:
+                    self._ask()
+                    continue
                 event = waiting.popleft()
                 try:
                     made = self.gate.handle(event, now_s)
@@ -183,13 +184,13 @@ class Runner:
                 if made:
                     self._do(made)
         finally:
-            self._handling = False
+            self._is_due = False
 
     def _do(self, made: Iterable[effects.Effect]) -> None:
         for effect in made:
             try:
                 if type(effect) is Ask:
-                    self._store.apply(effect.commands, self._answered)
+                    self._asked += effect.commands
                 elif type(effect) is Record:
                     self._recorder.record(effect.record)
                 else:
@@ -203,7 +204,9 @@ class Runner:
         self._recorder.alarm(effects.Alarm("gateway_fault", type(what).__name__, repr(fault)))
         self._wake_at(effects.WakeAt(self._clock_s() + FAULT_LOOK_S))
         if isinstance(what, events.Arrived):
-            self._refused_arrivals[what.request.id] = fault
+            call = self._calls.get(what.request.id)
+            if call is not None:
+                call.fail(fault)
 
     def _looked(self, event: events.Event) -> None:
         if isinstance(event, events.ReplicaDescribed):
@@ -211,6 +214,13 @@ class Runner:
         self.feed(event)
 
     # effects
+
+    def _ask(self) -> None:
+        commands, self._asked = self._asked, []
+        try:
+            self._store.apply(commands, self._answered)
+        except Exception as fault:
+            self.faulted(Ask(commands), fault)
 
     def _answered(self, answers: list[Answer]) -> None:
         self.feed(events.LedgerAnswered(answers))
@@ -304,6 +314,7 @@ class Runner:
     async def close(self) -> None:
         """The last act: release the boot, so that what could not be proved stopped is adopted at once."""
         self._do(self.gate.depart())
+        self._turn()
         for timer in (self._timer, self._silence):
             if timer is not None:
                 timer.cancel()

@@ -13,7 +13,7 @@ from headworks.core.policy import ClassPolicy, Policy, TenantPolicy
 from headworks.core.reasons import REASONS
 from headworks.core.types import Decision
 from headworks.gateway.accounts import Accounts
-from headworks.gateway.decisions import UtcStamp
+from headworks.gateway.clock import UtcStamp
 from headworks.gateway.metrics import Registry
 from headworks.gateway.metrics_table import METRICS
 

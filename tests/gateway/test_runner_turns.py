@@ -1,0 +1,125 @@
+"""The runner handles what came in one turn of the loop together: one list for the ledger, one for its answers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from headworks.core import effects, events
+from headworks.core.book import Book
+from headworks.core.commands import Answer, Command
+from headworks.core.gate import Gate
+from headworks.core.policy import ClassPolicy, Policy, PoolPolicy, ReplicaPolicy, TenantPolicy
+from headworks.core.types import Capacity, Decision, Request, RequestKey, Usage
+from headworks.gateway.runner import Runner
+from headworks.ledgers.memory import MemoryStore
+
+POLICY = Policy(
+    version="v1",
+    number=1,
+    classes={"interactive": ClassPolicy("interactive")},
+    tenants={"acme": TenantPolicy("acme")},
+    pools={"p": PoolPolicy("p", ("m",), (ReplicaPolicy("p/0"),))},
+)
+CAPACITY = Capacity("p/0", "fake", "1", "a", 32_768, 40_000, 1, None, ("E1",))
+USED = Usage(10, 0, 5, 0.1, "stop", True)
+
+
+class Asked(MemoryStore):
+    """A ledger that keeps what it was asked, list by list."""
+
+    def __init__(self) -> None:
+        super().__init__(Book(5_000, 3_600_000), lambda: 1_000)
+        self.lists: list[list[str]] = []
+
+    def apply(self, commands: Sequence[Command], answered: Callable[[list[Answer]], None]) -> None:
+        self.lists.append([type(one).__name__ for one in commands])
+        super().apply(commands, answered)
+
+
+class Caller:
+    """A client of which the runner knows no more than that it asks."""
+
+    def __init__(self, name: str) -> None:
+        self.request = Request(
+            id=name, key=RequestKey("acme", name), key_given=False, fingerprint="", client="acme/key",
+            service_class="interactive", model="m", pool="p", prompt_bytes=40, prompt_tokens=10, output_tokens_max=5,
+            samples=1, stream=False, prefix="", session=None, retry_count=0, arrived_s=100.0, start_by_s=float("inf"),
+            finish_by_s=float("inf"),
+        )  # fmt: skip
+        self.sent: list[str] = []
+        self.fault: Exception | None = None
+
+    def send(self, engine: Any, run: effects.Run) -> Any:
+        self.sent.append(run.execution.id)
+
+    def join(self, execution: str, decision: Decision) -> bool:
+        return False
+
+    def refuse(self, decision: Decision, usage: Usage | None = None) -> None: ...
+    def ended(self) -> None: ...
+
+    def fail(self, fault: Exception) -> None:
+        self.fault = fault
+
+
+class Silent:
+    """Nothing is written down."""
+
+    def record(self, record: Any) -> None: ...
+    def alarm(self, alarm: Any) -> None: ...
+    def attempt(self, replica: str, outcome: str) -> None: ...
+    def loop_lag(self, seconds: float) -> None: ...
+
+
+async def ready(store: Asked) -> Runner:
+    gate = Gate(POLICY, "g1", b"seed", "boot")
+    runner = Runner(gate, store, {}, Silent(), lambda: 100.0)
+    runner._engines = {"p/0": None}  # type: ignore[dict-item]
+    runner.feed(events.Tick())
+    runner.feed(events.ReplicaDescribed(CAPACITY))
+    await asyncio.sleep(0)
+    store.lists.clear()
+    return runner
+
+
+def test_A3_what_arrives_in_one_turn_is_asked_for_in_one_list() -> None:
+    async def steps() -> None:
+        store = Asked()
+        runner = await ready(store)
+        callers = [Caller(f"r{number}") for number in range(3)]
+        for caller in callers:
+            runner.admit(caller)
+        assert store.lists == [], "nothing is asked before the turn is over"
+        await asyncio.sleep(0)
+        assert store.lists == [["Reserve"] * 3]
+        executions = [execution for caller in callers for execution in caller.sent]
+        assert len(set(executions)) == 3
+        for execution in executions:
+            runner.feed(events.Stopped(execution, USED, False, at_once=True))
+        await asyncio.sleep(0)
+        assert store.lists[1:] == [["Stop"] * 3]
+        assert store.book.charged() == []
+
+    asyncio.run(steps())
+
+
+def test_F1_a_fault_of_one_arrival_reaches_its_own_caller_and_no_other() -> None:
+    async def steps() -> None:
+        store = Asked()
+        runner = await ready(store)
+        broken, sound = Caller("broken"), Caller("sound")
+        broken.request.pool = "no such pool"
+        runner.admit(broken)
+        runner.admit(sound)
+        await asyncio.sleep(0)
+        assert isinstance(broken.fault, KeyError)
+        assert sound.fault is None
+        assert len(sound.sent) == 1
+        runner.feed(events.Tick())
+        await asyncio.sleep(0)
+        assert runner._timer is not None
+        runner._timer.cancel()
+
+    asyncio.run(steps())
