@@ -38,7 +38,7 @@ from headworks.sim.engine import (
     on_grid_s,
 )
 from headworks.sim.presets import BatchingSettings
-from headworks.sim.sequences import DECODE, GONE, PREFILL, WAITING, EngineExecution, EngineSequence, by_order
+from headworks.sim.sequences import DECODE, GONE, PREFILL, WAITING, EngineExecution, EngineSequence, by_order, course_of
 
 
 class ContinuousBatching:
@@ -375,13 +375,7 @@ class ContinuousBatching:
         """What lies before it, with every output known in advance: for the clairvoyant baseline alone."""
         self._run_until(now_s)
         inside = [one for entry in self._executions.values() for one in entry.sequences if one.place != GONE]
-        unread = sum(one.target_tokens - one.computed for one in self._prefilling)
-        unread += sum(one.prompt_tokens + one.generated for one in inside if one.place == WAITING)
-        ends = [(one.output_tokens - self._generated(one), one.prompt_tokens + self._generated(one)) for one in inside]
-        return Course(unread, self._decoding, self._context_tokens, ends)
-
-    def _generated(self, sequence: EngineSequence) -> int:
-        return sequence.generated + (self._steps - sequence.joined_step if sequence.place == DECODE else 0)
+        return course_of(inside, self._steps, self._decoding, self._context_tokens)
 
     # Faults.
 
