@@ -48,6 +48,10 @@ class Oracle(Rule):
         self._engines = engines
         self._settings = settings
         self._sent: list[tuple[float, Planned]] = []
+        self._values: dict[str, float] = {}
+
+    def waits(self, job: Job, now_s: float) -> None:
+        self._values[job.request.id] = self._value(job)
 
     def expires_s(self, job: Job) -> float:
         return promised_until_s(job)
@@ -66,7 +70,7 @@ class Oracle(Rule):
         budget_tokens = self._settings.batch_tokens_max - course.decoding
         if unread_tokens >= STEPS_AHEAD * budget_tokens or len(course.ends) + len(self._sent) >= self._settings.running_max:
             return None
-        by_value = sorted(self.waiting.values(), key=self._value, reverse=True)
+        by_value = sorted(self.waiting.values(), key=lambda job: self._values[job.request.id], reverse=True)
         return next((job for job in by_value if self._is_good(job, course, unread_tokens, now_s)), None)
 
     def sent(self, job: Job, now_s: float) -> None:
