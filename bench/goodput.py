@@ -19,7 +19,7 @@ same seeds. Counted is the run after its warm-up:
 - `success_ratio`: of unique wishes, those that got such an answer in any attempt before the traffic ended;
   `attempts`: per wish;
 - `wasted_ratio`: of the tokens the engine worked on, those of answers nobody got in full;
-- `false_refusal_ratio`: of the attempts that were turned away (in three stretches), those that together could have
+- `false_refusal_ratio`: of the attempts that were turned away (in two stretches), those that together could have
   been inserted into the actual run, on time, making nobody late: how is said in `sim/insertion.py`;
 - `late_ratio`: of those sent to the engine and not left on a whim, those whose promise was not kept, or whose answer
   was cut;
@@ -51,7 +51,7 @@ from typing import Any
 from goodput_figures import Window, figures, over_seeds
 from goodput_page import missed, page, picture
 from goodput_saturation import Saturation, measured
-from goodput_world import PROMISES, Ground, Variation, ground, setup, traffic
+from goodput_world import PROMISES, Ground, Variation, ground, lengths_s, setup, traffic
 from headworks.sim.baseline_published import RULES
 from headworks.sim.simulation import Simulation
 
@@ -59,9 +59,7 @@ POLICIES = ("headworks", "oracle", *RULES)
 QUICK_TRACE = "servegen_mlarge_1h"
 REQUESTS_MEASURED, REQUESTS_QUICK = 1500, 500
 """So many come at saturation in the part of a run that is counted."""
-MEASURED_S_MIN = 30.0
-WARM_RATIO = 0.4
-REFUSALS_TRIED, REFUSALS_QUICK = 240, 60
+REFUSALS_TRIED, REFUSALS_QUICK = 300, 120
 PLACES_TRIED = (0.5, 1.0, 1.5, 2.0, 3.0, 4.5)
 STRESS_POLICIES = ("headworks", "oracle", "queue_by_rate", "codel_lifo", "gradient2", "utilisation_gate")
 STRESSES = (
@@ -183,8 +181,7 @@ def one_run(task: Task) -> dict[str, Any]:
     """One policy, one multiple, one seed."""
     place, found, name, k, seed, requests, refusals_max = task
     started_s = time.perf_counter()
-    measured_s = max(MEASURED_S_MIN, requests / found.rate_per_s)
-    warm_s = WARM_RATIO * measured_s
+    warm_s, measured_s = lengths_s(found.rate_per_s, requests)
     offered = traffic(place, k * found.rate_per_s, warm_s + measured_s, seed)
     made, engine = setup(place, offered, name, found.tuning(), warm_s + measured_s, seed)
     simulation = Simulation(made)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from statistics import mean
 from typing import Any
 
-from goodput_world import Ground, policy, traffic
+from goodput_world import Ground, lengths_s, policy, traffic
 from headworks.core.policy import ClassPolicy
 from headworks.sim.baselines import Tuning
 from headworks.sim.batching import ContinuousBatching
@@ -19,7 +19,6 @@ STEP_RATIO = 1.02
 """Found to this factor."""
 START_PER_S = 0.25
 RATE_PER_S_MAX = 10_000.0
-SECONDS_MIN = 60.0
 
 
 @dataclass(slots=True)
@@ -104,8 +103,9 @@ class Alone:
 
 
 def alone(place: Ground, rate_per_s: float, seed: int, requests: int, late_ratio_max: float = 1.0) -> Alone:
-    """Everything is sent as it comes, and nobody leaves."""
-    seconds = max(SECONDS_MIN, requests / rate_per_s)
+    """Everything is sent as it comes, and nobody leaves. It takes as long as any other run: a queue that grows slowly shows."""
+    warm_s, measured_s = lengths_s(rate_per_s, requests)
+    seconds = warm_s + measured_s
     offered = traffic(place, rate_per_s, seconds, seed)
     classes = policy(place, offered.sources).classes
     limits = [classes[source.service_class] for source in offered.sources]

@@ -33,6 +33,10 @@ BYTES_PER_TOKEN = (3.0, 5.0)
 PATIENCE_PROMISES = 2.0
 RETRIES_MAX = 2
 LEAVE_RATIO = 0.02
+MEASURED_S_MIN = 30.0
+WARM_RATIO = 0.4
+STRETCHES = (0.4, 0.7)
+"""Where in a run the stretches begin whose refusals are tried again, as a part of it."""
 REPORT_TOKENS = 8
 """An answer reports so many tokens at a time: coarser is faster, and less than a growth step."""
 SCRAPE_S = (0.4, 2.0)
@@ -95,6 +99,12 @@ def _settings(preset: str, trace: traces.Trace, variation: Variation) -> Batchin
     names = ("base_s", "prefill_token_s", "attention_s", "sequence_s", "kv_token_s")
     cost = dataclasses.replace(cost, **{name: getattr(cost, name) * ratio for name, ratio in zip(names, ratios, strict=True)})
     return dataclasses.replace(settings, cost=cost, block_tokens=block_tokens, kv_blocks=kv_blocks, report_tokens=REPORT_TOKENS)
+
+
+def lengths_s(saturation_per_s: float, requests: int) -> tuple[float, float]:
+    """How long a run warms up, and how long it counts: so many requests come in that at saturation."""
+    measured_s = max(MEASURED_S_MIN, requests / saturation_per_s)
+    return WARM_RATIO * measured_s, measured_s
 
 
 @dataclass(slots=True)
@@ -170,7 +180,7 @@ def setup(
     ground: Ground, offered: Traffic, name: str, tuning: Tuning, seconds: float, seed: int
 ) -> tuple[Setup, RecordedEngine]:
     """One run of one policy. The engine comes with it, since the figures look inside."""
-    engine = RecordedEngine(ground.settings, [WARM_S + seconds * ratio for ratio in (0.35, 0.55, 0.75)])
+    engine = RecordedEngine(ground.settings, [WARM_S + seconds * ratio for ratio in STRETCHES])
     rules = policy(ground, offered.sources)
     faults = []
     if ground.variation.slow_for_s:

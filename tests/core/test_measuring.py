@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from headworks.core.evidence import ClockProof
+from headworks.core.evidence import ClockProof, iteration_s
 from headworks.core.limit import RunningLimit
 from headworks.core.predict import DrainRate, PrefillTime
 from headworks.core.slots import ReturnSlots
@@ -262,3 +262,12 @@ def test_B2_an_engine_that_lets_short_prompts_pass_is_not_taken_for_one_that_rea
         prefill.observe(200, 3_000, 0.2 + 0.02 * (step % 2), alone=False, now_s=step / 10)
     assert prefill.upper_s(200, 3_000, alone=False, now_s=4.0) == pytest.approx(0.21, abs=0.05)
     assert prefill.upper_s(3_000, 200, alone=False, now_s=4.0) == pytest.approx(1.5, abs=0.05)
+
+
+def test_an_iterations_time_is_counted_between_the_middles_of_two_looks() -> None:
+    """Looks at 10 to 10.4 s and at 10.5 to 12.5 s, made in their middles: 1.3 s for 13 steps. Their begins are 0.5 s apart."""
+    quick = ReplicaSample("pool/0", "1", 10.0, 10.4, (100,), 1, 0, None, None, None)
+    slow = ReplicaSample("pool/0", "1", 10.5, 12.5, (113,), 1, 0, None, None, None)
+    assert iteration_s(quick, slow) == pytest.approx(0.1)
+    assert iteration_s(slow, quick) is None, "the clock did not go on"
+    assert iteration_s(None, slow) is None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from test_scenario import SMALL, invoke, scenario_file
 
@@ -299,14 +301,28 @@ def test_the_oracle_never_lets_memory_be_needed_twice() -> None:
     assert desk.sent == ["r0.0", "r1.0"]
 
 
-def test_the_oracle_takes_what_is_worth_most_of_the_waiting() -> None:
-    """What is read and gone is 101 tokens for 100 read; the other 116 for 16 read, but memory held for a hundred steps."""
-    engine = ContinuousBatching(tiny())
-    desk = oracle([Planned(0.0, 0, 140, 1, ()), Planned(0.0, 0, 16, 100, ()), Planned(0.0, 0, 100, 1, ())], engine)
-    desk.arrive("r0.0")
-    desk.arrive("r1.0")
-    desk.arrive("r2.0")
+def test_the_oracle_lets_go_of_what_is_worth_least_when_not_all_can_be_on_time() -> None:
+    """64 tokens in 10 ms: 5,000 take 0.8 s of the promised one, so of these two only one can be on time. r1 has more in it."""
+    settings = replace(tiny(), kv_blocks=2_000)
+    planned = [Planned(0.0, 0, 128, 1, ()), Planned(0.0, 0, 5_000, 1, ()), Planned(0.0, 0, 5_000, 90, ())]
+    engine = ContinuousBatching(settings)
+    rule = Oracle(Tuning(), policy(), 1, lambda id: planned[int(id[1])], [engine], settings)
+    desk = Desk(rule=rule, kv_tokens=engine.kv_tokens)
+    for id in ("r0.0", "r1.0", "r2.0"):
+        desk.arrive(id)
     assert desk.sent == ["r0.0"], "two steps' worth of prompts is enough"
+    desk.tell(events.Tick(), 0.02)
+    assert desk.sent == ["r0.0", "r1.0"], "r2 would be worth 90 tokens more, for memory that is held for 90 steps"
+    desk.tell(events.Tick(), 1.0)
+    assert desk.refused == {"r2.0": "queue_timeout"}
+
+
+def test_the_oracle_serves_by_deadline_while_all_can_be_on_time() -> None:
+    planned = [Planned(0.0, 0, 128, 1, ()), Planned(0.0, 0, 64, 1, ()), Planned(0.0, 0, 16, 100, ())]
+    desk = oracle(planned, ContinuousBatching(tiny()))
+    desk.arrive("r0.0")
+    desk.arrive("r1.0", of="bulk")
+    desk.arrive("r2.0")
     desk.tell(events.Tick(), 0.02)
     assert desk.sent == ["r0.0", "r2.0", "r1.0"]
 

@@ -64,8 +64,13 @@ def _whole_load(sample: ReplicaSample) -> tuple[int, ...]:
 
 
 def iteration_s(before: ReplicaSample | None, after: ReplicaSample) -> float | None:
-    """Seconds an iteration between two samples of the same engine, by its slowest rank."""
+    """Seconds an iteration between two samples of the same engine, by its slowest rank.
+
+    A look that takes long is made somewhere between its begin and its end: by their middle its error is half of it at most, and
+    as often one way as the other.
+    """
     if before is None or before.incarnation != after.incarnation or not before.iterations or not after.iterations:
         return None
     made = min(now - then for then, now in zip(before.iterations, after.iterations, strict=False))
-    return (after.begun_s - before.begun_s) / made if made > 0 else None
+    apart_s = (after.begun_s + after.ended_s - before.begun_s - before.ended_s) / 2
+    return apart_s / made if made > 0 else None

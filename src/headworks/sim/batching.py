@@ -38,7 +38,7 @@ from headworks.sim.engine import (
     on_grid_s,
 )
 from headworks.sim.presets import BatchingSettings
-from headworks.sim.sequences import DECODE, GONE, PREFILL, WAITING, EngineExecution, EngineSequence, by_order
+from headworks.sim.sequences import DECODE, GONE, PREFILL, WAITING, EngineExecution, EngineSequence, by_order, course_of
 
 
 class ContinuousBatching:
@@ -366,11 +366,7 @@ class ContinuousBatching:
         """What lies before it, with every output known in advance: for the clairvoyant baseline alone."""
         self._run_until(now_s)
         inside = [one for entry in self._executions.values() for one in entry.sequences if one.place != GONE]
-        unread = sum(one.target_tokens - one.computed for one in self._prefilling)
-        unread += sum(one.prompt_tokens + one.generated for one in inside if one.place == WAITING)
-        made = [(one, one.generated_by(self._steps)) for one in inside]
-        ends = [(one.output_tokens - tokens, one.prompt_tokens + tokens) for one, tokens in made]
-        return Course(unread, self._decoding, self._context_tokens, ends)
+        return course_of(inside, self._steps, self._decoding, self._context_tokens)
 
     # Faults.
 

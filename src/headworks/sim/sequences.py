@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
+from headworks.sim.engine import Course
+
 WAITING, PREFILL, DECODE, GONE = "waiting", "prefill", "decode", "gone"
 
 
@@ -39,9 +41,16 @@ class EngineSequence:
     cached_tokens: int = 0
     preempted: bool = False
 
-    def generated_by(self, step: int) -> int:
-        """Output tokens it has after this many steps of the engine."""
-        return self.generated + (step - self.joined_step if self.place == DECODE else 0)
+
+def course_of(inside: Sequence[EngineSequence], steps: int, decoding: int, context_tokens: int) -> Course:
+    """What lies before an engine that has made so many steps."""
+    unread_tokens, ends = 0, []
+    for one in inside:
+        generated = one.generated + (steps - one.joined_step if one.place == DECODE else 0)
+        if one.place != DECODE:
+            unread_tokens += one.prompt_tokens + generated - one.computed
+        ends.append((one.output_tokens - generated, one.prompt_tokens + generated))
+    return Course(unread_tokens, decoding, context_tokens, ends)
 
 
 def by_order(sequence: EngineSequence) -> int:
