@@ -65,7 +65,7 @@ def test_classes_have_their_own_defaults_and_a_section_changes_only_what_it_stat
         "interactive", share=4.0, floor_ratio=0.2, ttft_slo_s=2.5, tpot_slo_s=0.035, e2e_slo_s=5.0
     )
     assert classes["batch"] == ClassPolicy(
-        "batch", share=3.0, floor_ratio=0.1, ttft_slo_s=None, e2e_slo_s=120.0, wait_s_max=30.0,
+        "batch", share=3.0, floor_ratio=0.1, ttft_slo_s=None, e2e_slo_s=120.0, e2e_kept_ratio=0.95, wait_s_max=30.0,
         client_s=300.0, gateway_s=290.0, first_byte_s=60.0, idle_s=30.0,
     )  # fmt: skip
     assert classes["bulk"] == ClassPolicy(

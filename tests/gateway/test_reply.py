@@ -114,6 +114,8 @@ def test_B2_golden_refusal_names_both_checks_and_the_slot() -> None:
                 "buffer_ratio": 1.3,
                 "basis": "drain",
                 "wait_most_s": None,
+                "tpot_s": None,
+                "drain_error_ratio": None,
             },
             "policy_version": "v7",
         },

@@ -76,6 +76,8 @@ def _class(section: ClassPolicy) -> dict[str, Any]:
         "share": section.share,
         "floor_ratio": section.floor_ratio,
         "ttft_s": section.ttft_slo_s,
+        "tpot_s": section.tpot_slo_s,
+        "e2e_s": section.e2e_slo_s,
         "wait_s_max": section.wait_s_max,
         "queue_requests_max": section.queue_requests_max,
         "queue_bytes_max": section.queue_bytes_max,

@@ -10,7 +10,6 @@ import asyncio
 import os
 import secrets
 import time
-from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -27,6 +26,7 @@ from headworks.tools.engine_probe import Found, probe
 from headworks.tools.first_file import KEY_VARIABLE, TENANT, first_file, pool_name, requests_max, tenant_tokens_max, tokens_max
 
 KEY_BYTES = 32
+VERB = "init"
 
 
 def init(
@@ -40,47 +40,54 @@ def init(
 
     Exit: 0 it was written, 2 the engine could not be asked or the file could not be written.
     """
-    base = url.rstrip("/").removesuffix("/v1")
-    address = _checked(EngineUrl, base if "://" in base else f"http://{base}", url)
-    key = None if api_key is None else _key(api_key)
+    address, key = checked_address(url, VERB), None if api_key is None else asked_key(api_key, VERB)
     if out.exists() and not force:
-        _could_not(f"{out} is there already; --force writes over it, --out writes another.")
+        could_not(f"{out} is there already; --force writes over it, --out writes another.", VERB)
     try:
         found = asyncio.run(probe(address, key, time.monotonic))
     except EngineError as error:
-        _could_not(f"{error}. Is an engine there, and ready? It has to list its models at /v1/models, as OpenAI's API does.")
+        could_not(
+            f"{error}. Is an engine there, and ready? It has to list its models at /v1/models, as OpenAI's API does.", VERB
+        )
     text = first_file(found, address, api_key, time.strftime("%Y-%m-%d", time.gmtime()))
-    _read_back(text, out, os.environ)
+    read_back(text, out, VERB)
     try:
         with out.open("w" if force else "x", encoding="utf-8") as file:
             file.write(text)
     except OSError as error:
-        _could_not(f"{out} cannot be written: {error.strerror}.")
+        could_not(f"{out} cannot be written: {error.strerror}.", VERB)
     _say(found, out, as_json)
 
 
-def _checked(kind: Any, value: str, given: str) -> str:
+def checked_address(url: str, verb: str) -> str:
+    """An engine's base URL, whichever way it was given; ends the verb where it is none."""
+    base = url.rstrip("/").removesuffix("/v1")
+    return _checked(EngineUrl, base if "://" in base else f"http://{base}", url, verb)
+
+
+def _checked(kind: Any, value: str, given: str, verb: str) -> str:
     try:
         return str(TypeAdapter(kind).validate_python(value))
     except ValidationError as error:
-        _could_not(f"{given}: {error.errors(include_url=False)[0]['msg']}.")
+        could_not(f"{given}: {error.errors(include_url=False)[0]['msg']}.", verb)
 
 
-def _key(reference: str) -> str:
-    _checked(SecretReference, reference, "--api-key")
+def asked_key(reference: str, verb: str) -> str:
+    """The engine's own key, by its name; ends the verb where there is none."""
+    _checked(SecretReference, reference, "--api-key", verb)
     fault = secret.fault(reference, os.environ)
     if fault is not None:
-        _could_not(f"--api-key {reference}: {fault}.")
+        could_not(f"--api-key {reference}: {fault}.", verb)
     return secret.resolve(reference, os.environ).reveal()
 
 
-def _read_back(text: str, out: Path, environment: Mapping[str, str]) -> None:
-    """As `check` will read it, with a key where the example tenant's is still to come."""
-    around = {**environment, KEY_VARIABLE: secrets.token_urlsafe(KEY_BYTES)}
+def read_back(text: str, out: Path, verb: str) -> None:
+    """As `check` will read it, with a key where the example tenant's is still to come; ends the verb where it is unusable."""
+    around = {**os.environ, KEY_VARIABLE: secrets.token_urlsafe(KEY_BYTES)}
     loaded = load_bytes(text.encode(), str(out), around)
     if loaded.config is None:
         problems = "; ".join(str(problem) for problem in loaded.problems)
-        _could_not(f"what the engine says makes no usable file: {problems}")
+        could_not(f"what the engine says makes no usable file: {problems}", verb)
 
 
 def _say(found: Found, out: Path, as_json: bool) -> None:
@@ -111,6 +118,7 @@ def _held(found: Found) -> str:
     return f"{context}, {memory or 'memory not stated'}"
 
 
-def _could_not(sentence: str) -> NoReturn:
-    typer.echo(f"headworks init: {sentence}", err=True)
+def could_not(sentence: str, verb: str) -> NoReturn:
+    """Says why, and ends the verb."""
+    typer.echo(f"headworks {verb}: {sentence}", err=True)
     raise typer.Exit(2)

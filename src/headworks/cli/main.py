@@ -45,6 +45,7 @@ VERBS: tuple[Verb, ...] = (
     Verb("demo", "Run", "A tenant floods an engine of this machine's own making: before and after."),
     Verb("top", "Run", "What a running gateway is doing: pools, tenants, classes, last decisions."),
     Verb("init", "Know", "Ask a live engine what it can hold, and write a first configuration."),
+    Verb("calibrate", "Know", "Measure what a live engine can do, and write limits at 0.8 of it."),
     Verb("check", "Know", "Read a configuration file: every problem, or what will be enforced."),
     Verb("schema", "Know", "Print the JSON Schema of the configuration file, for editors."),
     Verb("explain", "Ask", "Tell the story of one request: what was compared with what, and what would have helped."),

@@ -37,9 +37,9 @@ class Slo(Section):
 
     ttft_s: Seconds | None = Field(None, description="Time to the first token; a request predicted to miss it is refused.")
     ttft_percentile: Percentile = Field(95, description="Share of requests, in per cent, that must meet ttft_s.")
-    tpot_s: Seconds | None = Field(None, description="Time per output token after the first.")
+    tpot_s: Seconds | None = Field(None, description="Time per output token after the first; too many beside it: it waits.")
     tpot_percentile: Percentile = Field(95, description="Share of requests, in per cent, that must meet tpot_s.")
-    e2e_s: Seconds | None = Field(None, description="Time to the complete answer.")
+    e2e_s: Seconds | None = Field(None, description="Time to the complete answer; predicted to miss it for load: refused.")
     e2e_percentile: Percentile = Field(99, description="Share of requests, in per cent, that must meet e2e_s.")
     goodput_ratio: Ratio | None = Field(None, description="Share of arrivals that must meet every promise.")
 

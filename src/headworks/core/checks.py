@@ -7,6 +7,7 @@ predicted first token. Each says what it compared with what. None decides what i
 
 from __future__ import annotations
 
+from headworks.core.forecast import whole_answer_s
 from headworks.core.lane import Lane
 from headworks.core.memory import PEAK_RATIO
 from headworks.core.types import Forecast, Request, Row, Work
@@ -39,6 +40,10 @@ def compare(request: Request, work: Work, lane: Lane, forecast: Forecast, now_s:
         rows.append(("memory", pool_scope, kv_used, pool.policy.kv_ratio_max, "kv_ratio", MEMORY_FULL))
     # 3 compute
     rows.append(("compute", pool_scope, pool.requests + work.sequences, pool.requests_limit(), "requests", POOL_FULL))
+    if lane.token_promise is not None:
+        places = pool.places(lane.token_promise)
+        if places is not None:
+            rows.append(("compute", pool_scope, pool.requests + work.sequences, places, lane.token_promise.unit, POOL_FULL))
     if work.prefill_tokens >= pool.reads_from_tokens:
         _reading(rows, work, lane)
     # 4 fairness
@@ -61,11 +66,16 @@ def compare(request: Request, work: Work, lane: Lane, forecast: Forecast, now_s:
         if service_class.ttft_slo_s is not None and service_class.ttft_slo_s - forecast.prefill_s < limit_s:
             limit_s = service_class.ttft_slo_s - forecast.prefill_s
         rows.append(("time", pool_scope, forecast.wait_most_s, limit_s, "s waiting at most", DELAY))
-    if forecast.ttft_s is None and service_class.ttft_slo_s is not None and not unbounded:
+    if forecast.wait_s is None and service_class.ttft_slo_s is not None and not unbounded:
         waiting = pool.queue.requests if lane.share is None else pool.queue.of_class(service_class.name).requests
         rows.append(("time", pool_scope, waiting + 1, BLIND_MAX, "requests waiting at an unknown rate", DELAY))
-    if forecast.ttft_s is not None and service_class.ttft_slo_s is not None:
-        rows.append(("time", pool_scope, forecast.ttft_s, service_class.ttft_slo_s, "s to first token", DELAY))
+    if forecast.total_s is not None and service_class.e2e_slo_s is not None:
+        whole_s = whole_answer_s(work, lane, forecast, service_class.e2e_slo_s)
+        if whole_s is not None:
+            rows.append(("time", pool_scope, whole_s, service_class.e2e_slo_s, "s to the whole answer", DELAY))
+    if forecast.wait_s is not None and service_class.ttft_slo_s is not None:
+        ttft_s = forecast.wait_s + forecast.prefill_s
+        rows.append(("time", pool_scope, ttft_s, service_class.ttft_slo_s, "s to first token", DELAY))
     return rows
 
 

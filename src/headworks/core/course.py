@@ -29,6 +29,7 @@ from headworks.core.events import (
     Stopped,
 )
 from headworks.core.evidence import ClockProof
+from headworks.core.forecast import saw_end, saw_first_token, saw_nothing, uncached
 from headworks.core.growth import Growth
 from headworks.core.life import LEAVING, RUNNING, SENT, SETTLING, UNASKED, Life
 from headworks.core.policy import INFINITE_S
@@ -107,7 +108,9 @@ class Course:
         if replica.reading.observe(ahead_tokens + life.work.prefill_tokens, took_s):
             self._desk.limits_open = True
         alone = replica.requests <= life.work.sequences
-        replica.prefill.observe(life.work.prefill_tokens, ahead_tokens, took_s, alone, now_s)
+        replica.prefill.observe(uncached(life.work, life.lane), ahead_tokens, took_s, alone, now_s)
+        life.batch = replica.requests
+        saw_first_token(life, self._desk.policy.observe, now_s)
         promise_s = life.lane.service_class.ttft_slo_s
         replica.limit.first_token(took_s, promise_s, replica.requests, now_s)
 
@@ -145,6 +148,7 @@ class Course:
         life.failed = event.failed
         if not event.failed:
             self._desk.decider.estimator.observe(life.request, event.usage, life.lane.pool.policy.quantile)
+            saw_end(life, self._desk.policy.observe, now_s)
             if life.lane.pool.policy.over_commit != 1.0 and life.replica is not None:
                 life.lane.lengths.add(event.usage.output_tokens // life.work.sequences)
                 life.replica.memory.ended()
@@ -223,6 +227,7 @@ class Course:
             return
         if was == SENT:
             self._no_longer_opening(life)
+            saw_nothing(life, now_s)
         life.leaving_s = now_s
         life.end_reason = reason
         desk.set_timer(life, now_s + OVERDUE_S)

@@ -9,16 +9,16 @@ from typing import Final
 
 from headworks.core import metering
 from headworks.core.checks import compare
-from headworks.core.disciplines import Ahead, Discipline, own_share
+from headworks.core.disciplines import Discipline, own_share
 from headworks.core.estimate import Estimator
+from headworks.core.forecast import forecast_of, wait_of
 from headworks.core.lane import Lane
 from headworks.core.life import Life
 from headworks.core.policy import INFINITE_S, ClassPolicy, Policy
-from headworks.core.pool import Pool, Replica
 from headworks.core.quota import GONE
 from headworks.core.reading import SATURATED
 from headworks.core.reasons import REASONS
-from headworks.core.types import Decision, Forecast, Request, Row, Work
+from headworks.core.types import Decision, Request, Row
 
 VALUE: Final = 2
 LIMIT: Final = 3
@@ -170,53 +170,6 @@ def _position(lane: Lane) -> int:
     """Its place in the queue it waits in: its own flow's where flows take turns."""
     queue = lane.pool.queue
     return queue.requests if lane.share is None else queue.line(lane.flow).requests
-
-
-def forecast_of(work: Work, lane: Lane, replica: Replica | None, discipline: Discipline, now_s: float) -> Forecast:
-    """W_est + t_prefill for a newcomer (B2). `replica`: where it would fit now, if anywhere."""
-    pool = lane.pool
-    elsewhere = waiting_inside(pool, now_s)
-    nothing_ahead = not pool.queue.requests or discipline.goes_first(lane)
-    if replica is not None and nothing_ahead and not elsewhere and lane.tenant_fits(work):
-        wait_s: float | None = 0.0
-        most_s, basis = wait_s, "room"
-    else:
-        ahead = discipline.ahead(lane)
-        wait_s = most_s = wait_of(pool, ahead, now_s)
-        basis = "unknown" if wait_s is None else "drain"
-        if wait_s is not None and (replica is None or not nothing_ahead):
-            most_s = ahead.drain.wait_most_s(wait_s, ahead.requests + elsewhere)
-    prefill_s = _prefill_s(work, pool, replica, now_s)
-    ttft_s = None if wait_s is None else wait_s + prefill_s
-    return Forecast(wait_s, prefill_s, ttft_s, None, pool.drain.tokens_per_s, pool.policy.buffer_ratio, basis, most_s)
-
-
-def wait_of(pool: Pool, ahead: Ahead, now_s: float) -> float | None:
-    """W_est: what waits here and inside the engines, ÷ the rate at which it drains. None while that is not known."""
-    tokens_per_s, requests_per_s = ahead.tokens_per_s, pool.drain.requests_per_s
-    if not tokens_per_s or not requests_per_s:
-        return None
-    return ahead.tokens / tokens_per_s + waiting_inside(pool, now_s) / requests_per_s
-
-
-def waiting_inside(pool: Pool, now_s: float) -> int:
-    """Requests waiting inside the engines that are not ours on their way in: they will run before a newcomer."""
-    total = 0
-    for replica in pool.replicas.values():
-        waiting = replica.waiting(now_s) - replica.opening
-        if waiting > 0:
-            total += waiting
-    return total
-
-
-def _prefill_s(work: Work, pool: Pool, replica: Replica | None, now_s: float) -> float:
-    """On the replica it would go to, behind the prompts that are being read there; while none has room, the quickest."""
-    prompt_tokens = work.prefill_tokens
-    if replica is not None:
-        return replica.prefill.upper_s(prompt_tokens, replica.opening_tokens, not replica.requests, now_s)
-    return min(
-        (one.prefill.upper_s(prompt_tokens, None, not one.requests, now_s) for one in pool.replicas.values()), default=0.0
-    )
 
 
 def start_by_s(request: Request, service_class: ClassPolicy, prefill_s: float) -> float:

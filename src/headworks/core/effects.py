@@ -111,6 +111,7 @@ class Outcome:
     """Asks for more that were granted, and that were not."""
     retry_kind: str = ""
     """Of a retry: `ticket_kept`, `early` or `over_budget`."""
+    predicted_total_s: float | None = None
 
 
 @dataclass(slots=True)

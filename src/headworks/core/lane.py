@@ -7,8 +7,10 @@ waits is moved to the new one. Usage counters live in objects that outlast the l
 from __future__ import annotations
 
 from headworks.core.disciplines import ORDERED, WEIGHED
+from headworks.core.forecast import tails_of
 from headworks.core.policy import ClassPolicy, Policy
 from headworks.core.pool import Pool
+from headworks.core.predict import TokenPromise
 from headworks.core.shares import Share
 from headworks.core.tenant import TenantUse, is_metered
 from headworks.core.types import Work
@@ -20,7 +22,9 @@ class Lane:
     """One (tenant, class, pool)."""
 
     __slots__ = (
+        "answers",
         "by_deadline",
+        "cached_ratio",
         "class_scope",
         "flow",
         "is_paced",
@@ -33,9 +37,11 @@ class Lane:
         "queue_max",
         "service_class",
         "share",
+        "tails",
         "tenant",
         "tenant_policy",
         "tenant_scope",
+        "token_promise",
         "turn",
         "use",
         "weights",
@@ -47,6 +53,17 @@ class Lane:
         self.service_class = service_class
         self.pool = pool
         self.policy_version = policies.version
+        self.tails = tails_of(service_class, pool.policy.coverage_ratio)
+        self.cached_ratio = 0.0
+        """What of their prompts its requests found in the engine's cache of late, where the engine says so."""
+        self.answers = pool.bounds.answers_by_flow.get((service_class.name, tenant.policy.name))
+        """How many tokens' time its answers came to; see `core/forecast.py`."""
+        promise_s = service_class.tpot_slo_s
+        self.token_promise: TokenPromise | None = None
+        if promise_s is not None:
+            self.token_promise = TokenPromise(
+                promise_s, 1.0 - service_class.tpot_kept_ratio, f"requests at {promise_s:g} s a token"
+            )
         self.flow = (service_class.name, tenant.policy.name)
         kind = pool.policy.discipline.kind
         self.share = Share(tenant.policy, service_class, pool, policies) if kind == WEIGHED else None

@@ -102,6 +102,8 @@ class Life:
     admitted_s: float | None = None
     sent_s: float | None = None
     first_byte_s: float | None = None
+    batch = 0
+    """Sequences of ours in the engine when its first token came."""
     opening_tokens = 0
     """Prompt tokens the engine had to read before its first token when it was sent, its own among them; 0 once it came."""
     leaving_s: float | None = None

@@ -17,6 +17,10 @@ class ClassPolicy:
     ttft_slo_s: float | None = 1.0
     tpot_slo_s: float | None = None
     e2e_slo_s: float | None = None
+    ttft_kept_ratio: float = 0.95
+    """The share of its requests the promise is made for: it is decided by the bound that so many stay within."""
+    tpot_kept_ratio: float = 0.95
+    e2e_kept_ratio: float = 0.99
     wait_s_max: float = 0.5
     queue_requests_max: int = 500
     queue_bytes_max: int = 67_108_864
@@ -130,6 +134,9 @@ class PoolPolicy:
     growth_step_tokens: int = 64
     growth_ahead_tokens: int = 16
     buffer_ratio: float = 1.3
+    """A forecast's bound ÷ its fit, until enough of its like were seen."""
+    coverage_ratio: float = 0.9
+    """The share of requests that a forecast's bound should hold for."""
     over_commit: float | None = 1.0
     """How far reservations may go beyond an engine's memory. None: learnt (`memory.py`)."""
     guards_peak: bool = True

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 from headworks.core.class_use import ClassUse
 from headworks.core.evidence import ClockProof, iteration_s
 from headworks.core.fair import Flow
+from headworks.core.forecast import Bounds
 from headworks.core.lengths import TenantLengths
 from headworks.core.limit import RunningLimit
 from headworks.core.memory import Memory
 from headworks.core.policy import INFINITE_S, PoolPolicy
-from headworks.core.predict import DrainRate, PrefillTime
+from headworks.core.predict import SERVICE_GAPS_MAX, SERVICE_WINDOW_S, DecodeTime, DrainRate, PrefillTime, TokenPromise
 from headworks.core.queue import PoolQueue
 from headworks.core.reading import NOTHING_COUNTED, SATURATED, Reading
 from headworks.core.slots import ReturnSlots
@@ -46,6 +47,7 @@ class Replica:
         "_kv_until_s",
         "capacity",
         "closing",
+        "decode",
         "down_until_s",
         "incarnation_asked",
         "incarnation_number",
@@ -106,6 +108,7 @@ class Replica:
         self.limit = RunningLimit(policy.active_requests_max)
         self.prefill = PrefillTime()
         self.reading = Reading(policy, promise_s)
+        self.decode = DecodeTime()
         self.closing: dict[str, ClockProof] = {}
         """Executions whose server side has closed, waiting for the clock proof."""
         self.unproved: dict[str, float] = {}
@@ -150,6 +153,9 @@ class Replica:
         self.iteration_s = iteration_s(before, sample) or self.iteration_s
         if sample.preemptions_total and self.memory.sampled(before, sample):
             self.tokens_max = self.memory.tokens_max
+        if before is not None and before.incarnation != sample.incarnation:
+            self.prefill.restarted()
+            self.decode.restarted()
         if moved or not sample.running or sample.iterations is None:
             self.progress_s = now_s
         self.sample = sample
@@ -206,6 +212,10 @@ class Replica:
         reading, tokens = self.reading, work.prefill_tokens
         if tokens >= reading.from_tokens and not reading.has_room(tokens, lane.service_class.ttft_slo_s):
             return SATURATED
+        if lane.token_promise is not None:
+            places = self.decode.places(lane.token_promise)
+            if places is not None and self.requests + work.sequences > places:
+                return "compute_saturation"  # not `queue_timeout`: nobody may pass who would make it slower still
         return ""
 
 
@@ -215,6 +225,7 @@ class Pool:
     __slots__ = (
         "asks_again_s",
         "block_tokens",
+        "bounds",
         "class_uses",
         "context_tokens",
         "drain",
@@ -229,6 +240,7 @@ class Pool:
         "reads_from_tokens",
         "replicas",
         "requests",
+        "service",
         "single",
         "slots",
         "tokens",
@@ -248,6 +260,10 @@ class Pool:
         self.class_uses: dict[str, ClassUse] = {}
         """By class, where weights decide; bounded by the classes there are."""
         self.drain = DrainRate()
+        """What is decided by: quick to change."""
+        self.service = DrainRate(SERVICE_GAPS_MAX, SERVICE_WINDOW_S)
+        """What is told: the same over longer, so that it is certain (C4)."""
+        self.bounds = Bounds(policy.coverage_ratio)
         self.slots = ReturnSlots()
         self.proof_s = Window(PROOFS)
         """From the wish to stop something to the proof that it stopped."""
@@ -295,6 +311,7 @@ class Pool:
     def change_policy(self, policy: PoolPolicy, promise_s: float | None) -> None:
         """Another policy for the same engines (other engines need a restart): what is known and taken of them is kept."""
         self.policy = policy
+        self.bounds.aim(policy.coverage_ratio)
         for replica in self.replicas.values():
             replica.change_policy(policy, promise_s)
         self.learn_capacity()
@@ -322,7 +339,9 @@ class Pool:
     def granted(self, service_class: str, use: ClassUse | None, work: Work, now_s: float) -> None:
         """The ledger granted this: one more step of the queue, and of its class's part of it."""
         queue = self.queue
-        self.drain.granted(work.tokens, work.sequences, queue.requests > 0, now_s)
+        if queue.requests or self.drain.is_backlogged:
+            self.drain.granted(work.tokens, work.sequences, queue.requests > 0, now_s)
+            self.service.granted(work.tokens, work.sequences, queue.requests > 0, now_s)
         if use is not None and (queue.requests or use.drain.is_backlogged):
             use.drain.granted(work.tokens, work.sequences, queue.of_class(service_class).requests > 0, now_s)
 
@@ -330,6 +349,7 @@ class Pool:
         """Somebody left the queue other than by a grant."""
         if not self.queue.requests:
             self.drain.emptied()
+            self.service.emptied()
         use = self.class_uses.get(service_class)
         if use is not None and not self.queue.of_class(service_class).requests:
             use.drain.emptied()
@@ -349,6 +369,14 @@ class Pool:
         if self.single is not None:
             return self.single.limit.value
         return sum(replica.limit.value for replica in self.replicas.values())
+
+    def places(self, promise: TokenPromise) -> int | None:
+        """So many may run on all replicas together for a token to come that quickly; None while nobody knows of each."""
+        if self.single is not None:
+            return self.single.decode.places(promise)
+        found = [replica.decode.places(promise) for replica in self.replicas.values()]
+        known = [places for places in found if places is not None]
+        return sum(known) if len(known) == len(found) else None
 
     def largest_tokens(self) -> int | None:
         """What no single request can pass: one replica's memory, and the pool's own limit."""

@@ -1,35 +1,57 @@
-"""How long will it take? Waits from the measured drain rate, first tokens from the engine's own recent behaviour.
+"""How long will it take? What is fitted, online, to waits, first tokens and answers of one engine or pool.
 
-    W_est = work waiting ahead ÷ drain rate            (B2; ahead is the whole fleet's)
-    TTFT  = W_est + t_prefill
+    W_est   = work waiting ahead ÷ drain rate          (B2; ahead is the whole fleet's)
+    prefill = i + a · own prompt + b · prompts ahead   (C3; from sending to the first byte)
+    decode  = (output tokens − 1) · (j + c · batch)    (C3; from the first byte to the end)
+
+All coefficients are zero or above, so more work never takes less time, and each can be said in a sentence. How far the truth
+may lie above them is not decided here: `core/forecast.py` puts them together, `core/calibration.py` sets the level.
 
 The drain rate is tokens granted per second, counted only over gaps between two grants in which work was waiting all
 the time: an idle pool says nothing about how fast it could be. It is unknown until `GAPS_MIN` such gaps were seen, and
 unknown is reported as None, never as zero.
-
-t_prefill is the time from sending to the first byte: a plane in its own prompt tokens and in those ahead of it,
-fitted with forgetting, plus the `UPPER_RATIO` quantile of what recent requests took beyond it. It thus contains the
-engine's own scheduling delay at today's load, which is what a deadline has to leave room for.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from math import sqrt
+from typing import NamedTuple
 
 from headworks.core.stats import FittedLine, FittedPlane, Window
 
 GAPS_MIN = 4
 GAPS_MAX = 64
 WINDOW_S = 20.0
-"""Gaps older than this many seconds of backlog no longer count."""
-UPPER_RATIO = 0.95
+"""Gaps older than this many seconds of backlog no longer count for what is decided."""
+SERVICE_GAPS_MAX = 1024
+SERVICE_WINDOW_S = 300.0
+"""The same for what is told of a pool: a service rate within ±10 % takes hundreds of gaps (C4)."""
+NORMAL_95 = 1.96
+"""Standard errors on either side that hold 95 % of a mean."""
 SPREADS = 3.0
 """So many standard deviations above the mean of a sum of random gaps are rarely passed: who is let wait should be served."""
 OBSERVATIONS_MIN = 5
+BEYOND_MIN = 20
+"""Before so many of its like were seen nobody knows how far the truth may lie above the fit (`predict.buffer_ratio`)."""
+BEYOND_KEPT = 100
 FRESH_S = 3.0
 """What first tokens took under load is believed this long after the last one."""
 AHEAD_WEIGHT = 0.1
+DECODED_MIN = 8
+"""Answers shorter than this say more of the clock than of the time for each token."""
+PLACES_MIN = 8
+"""So many run whatever is forecast of their pace: by them it is measured."""
+
+
+class TokenPromise(NamedTuple):
+    """What a class promises of each further token of an answer."""
+
+    each_s: float
+    miss_ratio: float
+    """The share of requests it is not made for."""
+    unit: str
+    """What is compared with the places that keep it, in words."""
 
 
 class DrainRate:
@@ -38,20 +60,26 @@ class DrainRate:
     __slots__ = (
         "_gap_s",
         "_gap_s_squared",
+        "_gap_tokens",
         "_gaps",
+        "_gaps_max",
         "_last_s",
         "_requests",
         "_tokens",
+        "_tokens_squared",
+        "_window_s",
         "is_backlogged",
         "requests_per_s",
         "spread_s",
         "tokens_per_s",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, gaps_max: int = GAPS_MAX, window_s: float = WINDOW_S) -> None:
+        self._gaps_max = gaps_max
+        self._window_s = window_s
         self._gaps: deque[tuple[float, int, int]] = deque()
         self._gap_s = 0.0
-        self._gap_s_squared = 0.0
+        self._gap_s_squared = self._gap_tokens = self._tokens_squared = 0.0
         self._tokens = 0
         self._requests = 0
         self._last_s: float | None = None
@@ -79,12 +107,16 @@ class DrainRate:
         self._gaps.append((gap_s, tokens, requests))
         self._gap_s += gap_s
         self._gap_s_squared += gap_s * gap_s
+        self._gap_tokens += gap_s * tokens
+        self._tokens_squared += tokens * tokens
         self._tokens += tokens
         self._requests += requests
-        while len(self._gaps) > GAPS_MAX or (self._gap_s > WINDOW_S and len(self._gaps) > GAPS_MIN):
+        while len(self._gaps) > self._gaps_max or (self._gap_s > self._window_s and len(self._gaps) > GAPS_MIN):
             gone_s, gone_tokens, gone_requests = self._gaps.popleft()
             self._gap_s -= gone_s
             self._gap_s_squared -= gone_s * gone_s
+            self._gap_tokens -= gone_s * gone_tokens
+            self._tokens_squared -= gone_tokens * gone_tokens
             self._tokens -= gone_tokens
             self._requests -= gone_requests
         if len(self._gaps) >= GAPS_MIN and self._gap_s > 0.0:
@@ -92,6 +124,22 @@ class DrainRate:
             self.requests_per_s = self._requests / self._gap_s
             mean_s = self._gap_s / len(self._gaps)
             self.spread_s = sqrt(max(0.0, self._gap_s_squared / len(self._gaps) - mean_s * mean_s))
+
+    @property
+    def requests_error_ratio(self) -> float | None:
+        """Half of the 95 % interval of `requests_per_s`, as a part of it: gaps are taken as independent."""
+        if self.requests_per_s is None:
+            return None
+        return NORMAL_95 * self.spread_s * sqrt(len(self._gaps)) / self._gap_s
+
+    @property
+    def tokens_error_ratio(self) -> float | None:
+        """The same of `tokens_per_s`: a ratio of two sums, so by what each gap's tokens are off the common rate."""
+        rate_per_s = self.tokens_per_s
+        if not rate_per_s:
+            return None
+        off = self._tokens_squared - 2.0 * rate_per_s * self._gap_tokens + rate_per_s * rate_per_s * self._gap_s_squared
+        return NORMAL_95 * sqrt(max(0.0, off)) / self._tokens
 
     def wait_most_s(self, wait_s: float, ahead: int) -> float:
         """What a wait of `wait_s` behind `ahead` requests stays under nearly always.
@@ -120,29 +168,35 @@ class PrefillTime:
     engine's very first is, none.
     """
 
-    __slots__ = ("_ahead_tokens", "_alone", "_alone_s", "_count", "_loaded_s", "_over", "_plane")
+    __slots__ = ("_ahead_tokens", "_alone", "_alone_beyond", "_alone_s", "_beyond", "_count", "_loaded_s", "_plane")
 
     def __init__(self) -> None:
-        self._alone = FittedLine(keep_ratio=0.97)
         self._alone_s = 0.0
         """When it was last seen to begin an answer with nothing else of ours in it."""
         self._loaded_s = 0.0
         """When an engine with other work of ours in it was last seen to begin an answer."""
+        self._forget_alone()
         self._forget_load()
+
+    def _forget_alone(self) -> None:
+        self._alone = FittedLine(keep_ratio=0.97)
+        self._alone_beyond = Window(BEYOND_KEPT)
 
     def _forget_load(self) -> None:
         self._plane = FittedPlane(keep_ratio=0.98)
-        self._over: dict[int, Window] = {}
+        self._beyond: dict[int, Window] = {}
         """What it took beyond the fit, by the size of the prompt: a bin for each factor of four."""
         self._count = 0
         self._ahead_tokens = 0.0
         """What recent requests found ahead of them, on average: what one that has to wait will find when it is sent."""
 
-    def observe(self, prompt_tokens: int, ahead_tokens: int, took_s: float, alone: bool, now_s: float) -> None:
+    def observe(self, prompt_tokens: float, ahead_tokens: int, took_s: float, alone: bool, now_s: float) -> None:
         """It was sent behind `ahead_tokens` of prompts. `alone`: nothing else of ours was in the engine."""
         if alone:
             if now_s - self._alone_s > FRESH_S:
-                self._alone = FittedLine(keep_ratio=0.97)
+                self._forget_alone()
+            elif self._alone_s:
+                self._alone_beyond.add(took_s - self._alone.at(prompt_tokens + ahead_tokens))
             self._alone_s = now_s
             self._alone.add(prompt_tokens + ahead_tokens, took_s)
         else:
@@ -150,28 +204,97 @@ class PrefillTime:
                 self._forget_load()
             self._loaded_s = now_s
         if self._count >= OBSERVATIONS_MIN:
-            size = _bin(prompt_tokens)
-            over = self._over.get(size)
-            if over is None:
-                over = self._over[size] = Window(64)
-            over.add(took_s - self._plane.at(prompt_tokens, ahead_tokens))
+            size = size_of(prompt_tokens)
+            beyond = self._beyond.get(size)
+            if beyond is None:
+                beyond = self._beyond[size] = Window(BEYOND_KEPT)
+            beyond.add(took_s - self._plane.at(prompt_tokens, ahead_tokens))
         self._plane.add(prompt_tokens, ahead_tokens, took_s)
         self._count += 1
         self._ahead_tokens += (ahead_tokens - self._ahead_tokens) * AHEAD_WEIGHT
 
-    def upper_s(self, prompt_tokens: int, ahead_tokens: int | None, alone: bool, now_s: float) -> float:
-        """What `UPPER_RATIO` of such requests stayed under; 0.0 before anything was seen (a cold engine is tried).
+    def expected(
+        self, prompt_tokens: float, ahead_tokens: int | None, alone: bool, now_s: float
+    ) -> tuple[float, Window | None] | None:
+        """What is fitted, and what its like took beyond that; None before anything was seen (a cold engine is tried).
 
         `ahead_tokens`: prompts being read there now; None for a request that has to wait first.
         """
         if alone or now_s - self._loaded_s > FRESH_S:
-            return self._alone.at(prompt_tokens + (ahead_tokens or 0)) if now_s - self._alone_s <= FRESH_S else 0.0
+            if not self._alone_s or now_s - self._alone_s > FRESH_S:
+                return None
+            return self._alone.at(prompt_tokens + (ahead_tokens or 0)), self._alone_beyond
         if self._count < OBSERVATIONS_MIN:
-            return 0.0
-        over = self._over.get(_bin(prompt_tokens))
-        over_s = over.quantile(UPPER_RATIO) if over is not None else 0.0  # below zero where prompts of this size are passed
-        return max(0.0, self._plane.at(prompt_tokens, self._ahead_tokens if ahead_tokens is None else ahead_tokens) + over_s)
+            return None
+        fitted_s = self._plane.at(prompt_tokens, self._ahead_tokens if ahead_tokens is None else ahead_tokens)
+        return fitted_s, self._beyond.get(size_of(prompt_tokens))
+
+    def alone_s(self, prompt_tokens: float) -> float:
+        """What is fitted for it with no prompt ahead."""
+        return self._plane.at(prompt_tokens, 0.0)
+
+    def restarted(self) -> None:
+        """Another process answers there: what is fitted is a start, how far it may be off is to be seen again."""
+        self._beyond.clear()
+        self._alone_beyond = Window(BEYOND_KEPT)
+
+    def coefficients(self) -> tuple[float, float, float]:
+        """Seconds, seconds for each own prompt token, and for each one ahead."""
+        return self._plane.intercept, self._plane.a, self._plane.b
 
 
-def _bin(prompt_tokens: int) -> int:
-    return prompt_tokens.bit_length() // 2
+class DecodeTime:
+    """Seconds for each further token of an answer, by how many sequences run beside it.
+
+    The line is forgotten slowly: an engine that is kept full shows one batch only, and what more of them cost would be lost.
+    How far the truth is off it is forgotten quickly, so an engine that becomes slow is noticed at once.
+    """
+
+    __slots__ = ("_beyond", "_count", "_line")
+
+    def __init__(self) -> None:
+        self._line = FittedLine(keep_ratio=0.998)
+        self._beyond = Window(BEYOND_KEPT)
+        """Observed ÷ fitted."""
+        self._count = 0
+
+    def observe(self, batch: float, tokens: int, took_s: float) -> None:
+        """`tokens` came in `took_s` after the first, with `batch` sequences running on average."""
+        if tokens < DECODED_MIN:
+            return
+        each_s = took_s / tokens
+        if self._count >= OBSERVATIONS_MIN:
+            self._beyond.add(each_s / (self._line.at(batch) or each_s or 1.0))
+        self._line.add(batch, each_s)
+        self._count += 1
+
+    def each_s(self, batch: float) -> float | None:
+        """As fitted; None before enough was seen."""
+        return self._line.at(batch) if self._count >= OBSERVATIONS_MIN else None
+
+    def places(self, promise: TokenPromise) -> int | None:
+        """So many may run for a token to come as quickly as is promised.
+
+        None while nobody knows, where no number is too many, and where not even one alone would be quick enough: then it is
+        not the batch that breaks the promise, and no smaller one keeps it.
+        """
+        if len(self._beyond) < BEYOND_MIN:
+            return None
+        within_s = promise.each_s / max(self._beyond.quantile(1.0 - promise.miss_ratio), 1e-9) - self._line.intercept
+        slope_s = self._line.slope
+        if slope_s <= 0.0 or within_s < slope_s:
+            return None
+        return max(PLACES_MIN, int(within_s / slope_s))
+
+    def restarted(self) -> None:
+        """See `PrefillTime.restarted`."""
+        self._beyond = Window(BEYOND_KEPT)
+
+    def coefficients(self) -> tuple[float, float]:
+        """Seconds for a token, and how much longer it takes for each sequence in the batch."""
+        return self._line.intercept, self._line.slope
+
+
+def size_of(tokens: float) -> int:
+    """The bin of a size: one for each factor of four."""
+    return int(tokens).bit_length() // 2

@@ -13,6 +13,7 @@ from headworks.core.course import Course
 from headworks.core.decide import NEVER
 from headworks.core.desk import Desk
 from headworks.core.effects import Reply
+from headworks.core.forecast import saw_nothing
 from headworks.core.life import ASKED, CLAIMING, QUEUED, Life
 from headworks.core.policy import INFINITE_S
 from headworks.core.quota import GONE, PREFIX, shortfall_rows
@@ -88,6 +89,7 @@ class Refusing:
         if life.state in (CLAIMING, QUEUED):
             if life.state == QUEUED:
                 self.unqueue(life)
+                saw_nothing(life, now_s)
             self._desk.move(life, "gone")
             if life.claim:
                 self.give_back_key(life, now_s)
@@ -125,6 +127,7 @@ class Refusing:
         waited_s = max(now_s - life.request.arrived_s, limit_s + LATE_S)
         life.rows = self._desk.decider.judge(life, now_s)
         life.rows.append(("time", f"pool:{pool.name}", waited_s, limit_s, "s waited", "queue_timeout"))
+        saw_nothing(life, now_s)
         if life.state == QUEUED:
             self.unqueue(life)
             self.turn_away(life, reason, now_s, outcome="expired")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from headworks.core.calibration import Calibration
 from headworks.core.life import CHARGED_HERE, QUEUED, Life
 from headworks.core.pool import Pool, Replica
 from headworks.core.quota import Quota
@@ -79,7 +80,10 @@ def _pool(desk: Desk, pool: Pool, now_s: float) -> dict[str, Any]:
         "requests": pool.requests,
         "requests_limit": pool.requests_limit(),
         "drain_tokens_per_s": pool.drain.tokens_per_s,
-        "service_rate_per_s": pool.drain.requests_per_s,
+        "drain_error_ratio": pool.drain.tokens_error_ratio,
+        "service_rate_per_s": pool.service.requests_per_s,
+        "service_rate_error_ratio": pool.service.requests_error_ratio,
+        "forecasts": {"ttft": _kept(pool.bounds.room, pool.bounds.drain), "e2e": _kept(pool.bounds.totals)},
         "return_slots": len(pool.slots),
         "return_slots_tokens": pool.slots.tokens,
         "states": dict(sorted(states.items())),
@@ -99,6 +103,8 @@ def _replica(replica: Replica, now_s: float) -> dict[str, Any]:
         "reading_tokens_limit": replica.reading.tokens_max,
         "reading_heavy": replica.reading.heavy,
         "reading_heavy_limit": replica.reading.heavy_max,
+        "prefill_fit": _named(("base_s", "own_token_s", "ahead_token_s"), replica.prefill.coefficients()),
+        "decode_fit": _named(("token_s", "beside_s"), replica.decode.coefficients()),
         "unproved": len(replica.unproved) + len(replica.closing),
         "running": sample.running if sample else None,
         "waiting": sample.waiting if sample else None,
@@ -108,6 +114,20 @@ def _replica(replica: Replica, now_s: float) -> dict[str, Any]:
         "sample_age_s": now_s - sample.ended_s if sample else None,
         "incarnation": sample.incarnation if sample else "",
     }
+
+
+def _kept(*calibrations: Calibration) -> dict[str, Any]:
+    """How many of the last forecasts were seen through, and the share of them that kept its bound."""
+    seen, missed = sum(one.seen for one in calibrations), sum(one.missed for one in calibrations)
+    return {
+        "coverage_wanted_ratio": calibrations[0].coverage,
+        "coverage_ratio": (seen - missed) / seen if seen else None,
+        "seen_requests": seen,
+    }
+
+
+def _named(names: tuple[str, ...], values: tuple[float, ...]) -> dict[str, float]:
+    return dict(zip(names, values, strict=True))
 
 
 def audit(desk: Desk) -> list[str]:

@@ -128,13 +128,21 @@ class Forecast:
 
     wait_s: float | None
     prefill_s: float
+    """From sending to the first byte, as its class's percentile of such requests stays within; 0 while nothing is known."""
     ttft_s: float | None
+    """The bound of the first token that the pool's `coverage` of such requests stays within."""
     total_s: float | None
+    """The same of the whole answer."""
     drain_tokens_per_s: float | None
     buffer_ratio: float
+    """`ttft_s` ÷ what is fitted for it."""
     basis: str
     wait_most_s: float | None = None
     """What the wait stays under nearly always: a request that could not be on time then is told so at once."""
+    tpot_s: float | None = None
+    """For each further token, as fitted, at the batch it would join."""
+    drain_error_ratio: float | None = None
+    """Half of the drain rate's 95 % interval, as a part of it."""
 
 
 @dataclass(slots=True)

@@ -153,11 +153,13 @@ class Accounts:
         """What the clients of completed requests saw."""
         one, histogram = outcomes[0], self._registry.histogram
         labels = one.key.tenant, one.service_class, one.model
-        in_slo, totals_s, firsts_s, missed_s, each_s = 0, [], [], [], []
+        in_slo, totals_s, firsts_s, missed_s, each_s, missed_totals_s = 0, [], [], [], [], []
         for end in outcomes:
             in_slo += end.in_slo
             arrived_s, first_byte_s, ended_s, usage = end.arrived_s, end.first_byte_s, end.ended_s, end.usage
             totals_s.append(ended_s - arrived_s)
+            if end.predicted_total_s is not None:
+                missed_totals_s.append(ended_s - arrived_s - end.predicted_total_s)
             if first_byte_s is None:
                 continue
             ttft_s = first_byte_s - arrived_s
@@ -172,6 +174,7 @@ class Accounts:
         self._registry.counter("goodput_total", *labels).add(in_slo)
         histogram("ttft_seconds", *labels).observe_all(firsts_s)
         histogram("prediction_error_seconds", one.pool, "ttft").observe_all(missed_s)
+        histogram("prediction_error_seconds", one.pool, "e2e").observe_all(missed_totals_s)
         histogram("tpot_seconds", *labels).observe_all(each_s)
 
     def alarm(self, alarm: Alarm) -> None:

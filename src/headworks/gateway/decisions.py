@@ -90,6 +90,7 @@ class OutcomeRecord(msgspec.Struct, gc=False):
     growths: int
     growths_refused: int
     retry_kind: str
+    predicted_total_s: float | None
 
 
 class NameRecord(msgspec.Struct, gc=False):
@@ -346,6 +347,7 @@ def _logged_outcome(outcome: Outcome) -> OutcomeRecord:
         outcome.growths,
         outcome.growths_refused,
         outcome.retry_kind,
+        outcome.predicted_total_s,
     )
 
 

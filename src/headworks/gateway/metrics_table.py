@@ -138,7 +138,7 @@ METRICS: dict[str, Metric] = {
 WITHOUT_SOURCE: frozenset[str] = frozenset(
     {
         *("slo_violations_total", "degraded_total", "breaker_transitions_total"),
-        *("cost_total", "goodput_ratio", "prediction_coverage_ratio", "scale_wanted_ratio"),
+        *("cost_total", "goodput_ratio", "scale_wanted_ratio"),
         *("shed_self_total", "foreign_load", "ledger_epoch", "demanded_tokens", "ledger_audit_difference", "ledger_seconds"),
     }
 )

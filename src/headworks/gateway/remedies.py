@@ -30,6 +30,11 @@ ELSEWHERE = {
     "preempted": "nothing more urgent beside it",
 }
 """Reasons without a comparison."""
+PROMISES = {
+    "s to first token": "a promised first token within",
+    "s to the whole answer": "a promised answer within",
+}
+"""By the unit of a predicted time, what would have allowed more of it."""
 
 
 def remedies(record: Line, others_waited: bool) -> str:
@@ -167,7 +172,7 @@ def _patience(record: Line, late: list[Line]) -> list[str]:
     worst = max(late, key=lambda verdict: float(verdict["value"] - verdict["limit"]))
     excess_s, drain = worst["value"] - worst["limit"], record["forecast"]["drain_tokens_per_s"]
     ahead = f" (about {number(round(excess_s * drain))} tokens)" if drain else ""
-    bears = "a promised first token within" if worst["unit"] == "s to first token" else "a client and a class that bear"
+    bears = PROMISES.get(worst["unit"], "a client and a class that bear")
     return [f"{number(excess_s)} s less work before it{ahead}", f"{bears} {number(worst['value'])} s of waiting"]
 
 

@@ -15,6 +15,8 @@ from headworks.gateway.reply import number
 
 Line = dict[str, Any]
 AT_ONCE_S = 0.0005
+WIDE_RATIO = 0.1
+"""A rate known less well than this is told as such."""
 TOLD_BY_DECISION = frozenset({"refused", "expired"})
 """Outcomes of which the decision has said everything already."""
 EVIDENCE = {
@@ -141,6 +143,7 @@ SAID = {
     ("fairness", "queued requests"): "{value} requests of {who} would be waiting, and {limit} may",
     ("fairness", "queued bytes"): "{value} bytes of requests of {who} would be waiting, and {limit} may",
     ("time", "s waiting at most"): "it might have had to wait {value} s, and would have been on time within {limit} s only",
+    ("time", "s to the whole answer"): "its answer was expected to be whole after {value} s, and is promised within {limit} s",
     ("time", "s to first token"): "its first token was expected after {value} s, and is promised within {limit} s",
     ("time", BLIND): "{value} requests would be waiting with nobody knowing how fast they drain, and {limit} may",
     ("time", "s waited"): "the {limit} s within which it could have started were over",
@@ -199,13 +202,34 @@ def _expected(forecast: Line) -> Iterator[str]:
         yield BY_KEY[forecast["basis"]]
     elif forecast["wait_s"] is None:
         yield "How long that would take was not known: no drain rate had been measured yet."
-    elif forecast["basis"] != "room":
-        drain = forecast["drain_tokens_per_s"]
-        rate = f", at {number(round(drain))} tokens a second" if drain else ""
-        yield (
-            f"It was expected to wait {_seconds(forecast['wait_s'])}{rate}, "
-            f"and to have its first token after {_seconds(forecast['ttft_s'])}."
-        )
+    else:
+        if forecast["basis"] != "room":
+            yield f"It was expected to wait {_seconds(forecast['wait_s'])}{_rate(forecast)}."
+        yield from _bounds(forecast)
+
+
+def _rate(forecast: Line) -> str:
+    """The drain rate, and how well it is known (C4)."""
+    drain, error_ratio = forecast["drain_tokens_per_s"], forecast.get("drain_error_ratio")
+    if not drain:
+        return ""
+    wide = " (known only to" if error_ratio is not None and error_ratio > WIDE_RATIO else " (known to"
+    known = "" if error_ratio is None else f"{wide} ±{error_ratio:.0%})"
+    return f", at {number(round(drain))} tokens a second{known}"
+
+
+def _bounds(forecast: Line) -> Iterator[str]:
+    """How soon the first token and the whole answer were expected, and how much of that is the margin (C3)."""
+    ttft_s, total_s = forecast["ttft_s"], forecast.get("total_s")
+    if ttft_s is None:
+        return
+    buffer_ratio = forecast.get("buffer_ratio")
+    margin = f", {buffer_ratio:.2f} times what was fitted" if buffer_ratio else ""
+    first = f"Its first token was expected within {_seconds(ttft_s)}{margin}"
+    if total_s is None:
+        yield f"{first}."
+        return
+    yield f"{first}; its answer within {_seconds(total_s)}, at {forecast['tpot_s'] * 1000:.1f} ms a token."
 
 
 # how it ended

@@ -12,18 +12,20 @@ import re
 from collections.abc import Iterator
 
 from headworks.tools.engine_probe import Found
+from headworks.tools.measure import Measured
 
 LIMIT_RATIO = 0.8
 TENANT_RATIO = 0.5
 """The example tenant's part of the pool: one tenant alone cannot take it whole."""
 TENANT, KEY_VARIABLE = "acme", "ACME_KEY"
 COMMENT_COLUMN = 44
-ENGINE, DEFAULT, MEASURE = "[engine]", "[default]", "[measure]"
+ENGINE, DEFAULT, MEASURE, MEASURED = "[engine]", "[default]", "[measure]", "[measured]"
 
 
-def first_file(found: Found, url: str, api_key: str | None, written_on: str) -> str:
-    """The whole file. `api_key`: how the engine's own key is named, as `env:NAME`."""
-    return "\n".join([*_head(found, url, written_on), *_gateway(), *_pool(found, url, api_key), *_who(found), ""])
+def first_file(found: Found, url: str, api_key: str | None, written_on: str, measured: Measured | None = None) -> str:
+    """The whole file. `api_key`: how the engine's own key is named, as `env:NAME`. `measured`: by `headworks calibrate`."""
+    head = _head(found, url, written_on) if measured is None else _measured_head(found, url, written_on, measured)
+    return "\n".join([*head, *_gateway(), *_pool(found, url, api_key, measured), *_who(found, measured), ""])
 
 
 def pool_name(found: Found) -> str:
@@ -62,6 +64,40 @@ def _head(found: Found, url: str, written_on: str) -> Iterator[str]:
         yield f"# note: {note}"
 
 
+def _measured_head(found: Found, url: str, written_on: str, measured: Measured) -> Iterator[str]:
+    """Everything that was measured, for whoever reads the file next year."""
+    full, mix = measured.full, "/".join(str(share) for share in measured.mix)
+    sizes = ", ".join(f"{name} {prompt:,} + {output:,}" for name, prompt, output in measured.sizes)
+    wide = ": WIDER than 10 %, give it more minutes" if measured.is_wide else ""
+    yield f"# headworks before {found.product} at {url}"
+    yield f"# written on {written_on} by `headworks calibrate`. Where a value comes from:"
+    yield f"#   {MEASURED} by a mix of {mix} % ({sizes} tokens)   {ENGINE} the engine said so   {DEFAULT} ours"
+    yield f"# Limits are {LIMIT_RATIO:g} of what was measured. `headworks check` says what will be enforced."
+    rate = f"{full.requests_per_s:.2f} requests/s (±{full.error_ratio:.0%}{wide})"
+    yield f"# service rate {rate}, kept full by {full.clients} clients"
+    yield f"#   reading {full.prompt_tokens_per_s:,.0f} and writing {full.output_tokens_per_s:,.0f} tokens/s"
+    yield f"# alone: {_alone(measured)}"
+    yield f"# saturation: {_saturation(measured)}"
+    for note in found.notes:
+        yield f"# note: {note}"
+
+
+def _alone(measured: Measured) -> str:
+    rate_per_s = measured.prefill_tokens_per_s
+    reading = "prompts cost nothing" if rate_per_s is None else f"{rate_per_s:,.0f} tokens/s read"
+    writing = "" if measured.tpot_alone_s is None else f", {measured.tpot_alone_s * 1000:.1f} ms a token written"
+    return f"{reading} after {measured.ttft_base_s * 1000:.0f} ms{writing}"
+
+
+def _saturation(measured: Measured) -> str:
+    kept_per_s, last_per_s = measured.saturation_per_s, measured.rates[-1].requests_per_s
+    promise = f"first token within {measured.ttft_slo_s:g} s for 99 %"
+    if kept_per_s is None:
+        return f"below {last_per_s:.2f} requests/s ({promise})"
+    above = f"and not at {last_per_s:.2f}" if last_per_s > kept_per_s else "and perhaps more"
+    return f"{kept_per_s:.2f} requests/s {above} ({promise})"
+
+
 def _gateway() -> Iterator[str]:
     yield from ("", "server:")
     yield _row("  listen: 127.0.0.1:8080", DEFAULT, "where clients connect; other machines need TLS and keys")
@@ -71,7 +107,7 @@ def _gateway() -> Iterator[str]:
     yield _row("  decisions: decisions/", DEFAULT, "what `headworks explain ID` reads; never a prompt")
 
 
-def _pool(found: Found, url: str, api_key: str | None) -> Iterator[str]:
+def _pool(found: Found, url: str, api_key: str | None, measured: Measured | None) -> Iterator[str]:
     yield from ("", "pools:", f"  {_text(pool_name(found))}:")
     yield _row(f"    models: [{', '.join(_text(model) for model in found.models)}]", ENGINE, _context(found))
     key = f", api_key: {_text(api_key)}" if api_key else ""
@@ -79,7 +115,7 @@ def _pool(found: Found, url: str, api_key: str | None) -> Iterator[str]:
     yield "    replicas:"
     yield _row(f"      - {{url: {_text(url)}, engine: {found.kind}{key}}}", ENGINE, f"{found.product}: {proof}")
     yield _tokens_row(found)
-    yield _requests_row(found)
+    yield _requests_row(found) if measured is None else _measured_requests_row(measured)
     yield _evidence_row(found)
     if found.kind == "vllm":
         yield _row("    kv_ratio_max: 0.85", DEFAULT, "above it by the engine's own gauge, new work waits")
@@ -109,15 +145,35 @@ def _requests_row(found: Found) -> str:
     return _row(f"    active_requests_max: {limit}", ENGINE, f"{LIMIT_RATIO:g} of its {found.running_max} slots")
 
 
+def _measured_requests_row(measured: Measured) -> str:
+    limit, full = measured_requests_max(measured), measured.full
+    why = f"{LIMIT_RATIO:g} of the {full.clients} that kept it full; more of them brought next to nothing more"
+    return _row(f"    active_requests_max: {limit}", MEASURED, why)
+
+
+def measured_requests_max(measured: Measured) -> int:
+    """Sequences that may run at once, by what kept the engine full."""
+    return max(1, int(measured.full.clients * LIMIT_RATIO))
+
+
+def measured_tokens_per_s(measured: Measured) -> int:
+    """What one tenant may use over time, by what the engine read and wrote when it was kept full."""
+    return max(1, int((measured.full.prompt_tokens_per_s + measured.full.output_tokens_per_s) * LIMIT_RATIO))
+
+
 def _evidence_row(found: Found) -> str:
     if "E3a" in found.evidence or "E3b" in found.evidence:
         return _row("    evidence_min: E3", DEFAULT, "what a client left is free when the engine is seen to have stopped")
     return _row("    evidence_min: E1", ENGINE, "it shows no stop: the answer of a client that left is read to its end")
 
 
-def _who(found: Found) -> Iterator[str]:
+def _who(found: Found, measured: Measured | None) -> Iterator[str]:
     yield from ("", "classes:", "  interactive:")
-    yield _row("    slo: {ttft_s: 1.0}", DEFAULT, "promised first token; measure: how long does it take alone?")
+    if measured is None:
+        yield _row("    slo: {ttft_s: 1.0}", DEFAULT, "promised first token; measure: how long does it take alone?")
+    else:
+        why = f"promised first token, as it was asked for; alone it takes {_alone(measured)}"
+        yield _row(f"    slo: {{ttft_s: {measured.ttft_slo_s:g}}}", DEFAULT, why)
     yield _row("    queue: {wait_s_max: 0.5}", DEFAULT, "the longest a request waits here before it is refused")
     yield from ("", "tenants:", f"  {TENANT}:")
     yield _row(f'    keys: ["env:{KEY_VARIABLE}"]', DEFAULT, "an example: the variable holds the tenant's API key")
@@ -127,6 +183,9 @@ def _who(found: Found) -> Iterator[str]:
         yield _row(
             f"    active_tokens_max: {limit}", DEFAULT, f"{limit / (tokens_max(found) or limit):.0%} of the pool at once"
         )
+    if measured is not None:
+        why = f"{LIMIT_RATIO:g} of what the engine read and wrote a second, kept full"
+        yield _row(f"    rate: {{tokens_per_s: {measured_tokens_per_s(measured)}}}", MEASURED, why)
 
 
 def _row(text: str, source: str, why: str) -> str:

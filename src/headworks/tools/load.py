@@ -124,7 +124,7 @@ async def run(plan: Plan, on_progress: OnProgress = lambda progress: None) -> Ru
     async with httpx.AsyncClient(base_url=base_of(plan.url), headers=dict(plan.headers), timeout=30.0) as client:
         served = await target(client, plan.model, plan.context_tokens)
         words = Words(plan.seed, plan.salt or f"{time.time_ns() // 1_000_000 % 10**9:09d}")
-        await calibrate(client, words, _path(plan), {"model": served.model}, plan.chat)
+        await calibrate(client, words, path_of(plan), {"model": served.model}, plan.chat)
     rate_per_s = (plan.rate_per_s or trace.rate_per_s) * plan.rate_times
     rows = _rows(plan, traces.scaled(trace, served.context_tokens), rate_per_s)
     watch = EngineWatch(plan.engine_metrics) if plan.engine_metrics else None
@@ -143,7 +143,7 @@ async def run(plan: Plan, on_progress: OnProgress = lambda progress: None) -> Ru
     return Run(plan, served, rate_per_s, driver.calls, driver.started_s, driver.send_lags_s, seen, cpu_ratio)
 
 
-def _path(plan: Plan) -> str:
+def path_of(plan: Plan) -> str:
     return "/v1/chat/completions" if plan.chat else "/v1/completions"
 
 
@@ -193,8 +193,8 @@ class _Driver:
         self.pool = Pool(asyncio.get_running_loop(), urlsplit(base_of(plan.url)))
         self.started_s = time.monotonic()
         self._random = Random(f"backoff {plan.seed}")  # noqa: S311 (jitter, not a secret)
-        self._fields = _fields(plan, served)
-        self._head = _head(plan)
+        self._fields = fields_of(plan, served)
+        self._head = head_of(plan)
         self._ends: dict[str, int] = {}
 
     def progress(self) -> Progress:
@@ -234,7 +234,7 @@ class _Driver:
         return f'{{{self._fields},"max_tokens":{call.row.output_tokens},{question}}}'.encode()
 
 
-def _fields(plan: Plan, served: Target) -> str:
+def fields_of(plan: Plan, served: Target) -> str:
     """The part of the body that is the same in every call, without its braces."""
     fields: dict[str, Any] = {
         "model": served.model,
@@ -247,10 +247,10 @@ def _fields(plan: Plan, served: Target) -> str:
     return msgspec.json.encode(fields).decode()[1:-1]
 
 
-def _head(plan: Plan) -> bytes:
+def head_of(plan: Plan) -> bytes:
     """The request's head, with places for the retry count and the body's length."""
     headers = [
-        f"POST {_path(plan)} HTTP/1.1",
+        f"POST {path_of(plan)} HTTP/1.1",
         f"Host: {urlsplit(base_of(plan.url)).netloc}",
         "Content-Type: application/json",
         "Accept: application/json",
