@@ -32,6 +32,8 @@ def readings(snapshot: Mapping[str, Any], records: list[Reservation], ledger: st
         yield from _queue(pool)
         yield from _known("drain_tokens_per_second", (name,), pool["drain_tokens_per_s"])
         yield from _known("service_rate_per_second", (name,), pool["service_rate_per_s"])
+        yield Reading("demanded_tokens", (name,), pool["pressure"]["demanded_tokens"])
+        yield Reading("scale_wanted_ratio", (name,), pool["pressure"]["scale_wanted_ratio"])
         for replica_name, replica in pool["replicas"].items():
             yield from _replica(replica_name, replica)
         yield from _reserved(name, records, now_ms)
