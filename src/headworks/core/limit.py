@@ -5,8 +5,8 @@ A limit the operator gives, or the engine states, is used as it is. Otherwise it
 - *By first tokens*. It starts at `COLD_RUNNING`, since nothing is known of a cold engine, and grows while it is really used and
   first tokens come in time: by one for each of them until something was once too much, and by one for a whole limit's worth
   of them from then on. When a first token came later than its prompt explains by more than `TARGET_RATIO` of the class's
-  promise, or when requests wait inside the engine, it steps down. What a prompt explains is read at the speed of the
-  quickest of late (`Reading`): long prompts are no sign that too much runs.
+  promise, or when requests wait inside the engine, it steps down. What a prompt explains is its tokens at the speed of the
+  quickest (`Reading`): long prompts are no sign that too much runs.
 - *By the tokens after it*, where a class that asks here promises them. Once a look, what runs is compared with the knee at
   which the promise would break (`core/pace.py`). Too slow: the limit is the knee, at once, down to half of what runs. In
   time, and somebody had to wait for this limit: it goes towards the knee, by `GROW_RATIO` a look until it was once too much
@@ -19,7 +19,6 @@ long it is.
 from __future__ import annotations
 
 from headworks.core.pace import Pace
-from headworks.core.stats import Window
 
 COLD_RUNNING = 8
 TARGET_RATIO = 0.6
@@ -28,25 +27,28 @@ DOWN_EVERY_S = 0.5
 WAITING_SAMPLES = 3
 """So many samples in a row with requests waiting inside the engine mean that it is full, not merely between two steps."""
 GROW_RATIO, CREEP_RATIO = 1.25, 1.04
-READINGS = 64
-QUICK_RATIO = 0.1
+READING_DRIFT = 1.0005
+"""A quickest reading is forgotten by this factor with each first token: doubled after 1,400 of them."""
 NO_LIMIT = float("inf")
 
 
 class Reading:
-    """How long a prompt takes to be read when nothing is in its way: by the quickest tenth of recent ones, token for token."""
+    """How long a prompt takes to be read when nothing is in its way: token for token by the quickest that was seen.
+
+    Not by what is usual of late: where everything is late, that would explain it.
+    """
 
     __slots__ = ("_token_s",)
 
     def __init__(self) -> None:
-        self._token_s = Window(READINGS)
+        self._token_s = NO_LIMIT
 
     def excess_s(self, took_s: float, prompt_tokens: int) -> float:
         """What a first token took beyond reading so many prompt tokens, its own and those before it."""
         if prompt_tokens <= 0:
             return took_s
-        self._token_s.add(took_s / prompt_tokens)
-        return took_s - self._token_s.quantile(QUICK_RATIO) * prompt_tokens
+        self._token_s = min(self._token_s * READING_DRIFT, took_s / prompt_tokens)
+        return took_s - self._token_s * prompt_tokens
 
 
 class RunningLimit:

@@ -18,8 +18,8 @@ took that began after the last change.
 
 from __future__ import annotations
 
-AIM_RATIO, SLOW_RATIO = 0.97, 0.985
-"""The knee is aimed at from a little below the promise, and left when it is nearly broken."""
+AIM_RATIO = 0.99
+"""The knee is where so much of the promise is used: a little below it, since what is seen lags behind what is."""
 LEVEL_WEIGHT = 0.3
 """Of the newest look, in the level: it is that of the last second and a half."""
 KEEP_RATIO = 0.9
@@ -121,7 +121,7 @@ class Pace:
 
     def is_slow(self, promise_s: float) -> bool:
         """What runs now is too much for the promise, or all but."""
-        return self._step_s * self.spread > SLOW_RATIO * promise_s
+        return self._step_s * self.spread > AIM_RATIO * promise_s
 
     def knee(self, promise_s: float) -> float | None:
         """The most that may run for the promise to hold; None before anything was seen."""
