@@ -46,7 +46,7 @@ def verdict(decision: Decision, unit: str) -> Verdict:
 def test_B9_golden_pressure_engages_above_75_and_releases_below_65_held_30_s_while_scaling_is_asked_above_80() -> None:
     switch, seen = Hysteresis(), []
     for at_s, utilisation in ((0.0, 0.70), (10.0, 0.76), (20.0, 0.81), (30.0, 0.64), (60.0, 0.64)):
-        switch.weigh(PressurePolicy(), utilisation, at_s)
+        switch.weigh(PressurePolicy(), utilisation, utilisation, at_s)
         seen.append((int(switch.engaged), int(switch.scale_asked)))
     assert seen == [(0, 0), (1, 0), (1, 1), (1, 0), (0, 0)]
 
@@ -54,7 +54,7 @@ def test_B9_golden_pressure_engages_above_75_and_releases_below_65_held_30_s_whi
 def test_B9_a_moment_above_the_release_starts_its_thirty_seconds_anew() -> None:
     switch, seen = Hysteresis(), []
     for at_s, utilisation in ((0.0, 0.8), (1.0, 0.6), (20.0, 0.66), (21.0, 0.6), (50.9, 0.6), (51.0, 0.6)):
-        switch.weigh(PressurePolicy(), utilisation, at_s)
+        switch.weigh(PressurePolicy(), utilisation, utilisation, at_s)
         seen.append(switch.engaged)
     assert seen == [True, True, True, True, True, False]
 
@@ -62,7 +62,7 @@ def test_B9_a_moment_above_the_release_starts_its_thirty_seconds_anew() -> None:
 def test_B9_thresholds_are_strict_and_scaling_has_a_band_of_its_own() -> None:
     switch, seen = Hysteresis(), []
     for at_s, utilisation in enumerate((0.75, 0.80, 0.801, 0.76, 0.75, 0.79)):
-        switch.weigh(PressurePolicy(), utilisation, float(at_s))
+        switch.weigh(PressurePolicy(), utilisation, utilisation, float(at_s))
         seen.append((switch.engaged, switch.scale_asked))
     assert seen == [(False, False), (True, False), (True, True), (True, True), (True, False), (True, False)]
 
@@ -275,7 +275,7 @@ def test_F4_what_was_refused_for_want_of_capacity_is_demand() -> None:
     bench.sample()
     seen = bench.gate.snapshot(bench.now_s)["pools"]["p"]["pressure"]
     assert seen["demanded_tokens"] == pytest.approx(400 + 1_000)
-    assert seen["scale_wanted_ratio"] == pytest.approx(1.4 / 0.8)
+    assert seen["scale_wanted_ratio"] == pytest.approx(3.5 / 0.8)  # all four places are taken, and fourteen were wanted
 
 
 def pressed(bench: Bench) -> tuple[float, float]:

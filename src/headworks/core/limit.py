@@ -99,9 +99,9 @@ class RunningLimit:
         self._set()
 
     @property
-    def is_fixed(self) -> bool:
-        """It was given, and is not looked for."""
-        return self._fixed is not None
+    def is_known(self) -> bool:
+        """It was given, or something was once too much: more than it could not run. Before, it only follows its use."""
+        return self._fixed is not None or not self._untroubled or not self._sought
 
     def occupancy_ratio(self, running: int) -> float | None:
         """How much of the batch that keeps the promise on tokens is taken by so many; None while that is not measured."""

@@ -2,8 +2,8 @@
 
     utilisation = max(reserved ÷ limit, compute, KV)
 
-of the pool as a whole: reserved tokens over its token limit (and places, where their number was given), and what its engines
-say, on average. *Compute* is what an exporter says of the accelerator, or else how much of the batch that keeps the promise on
+of the pool as a whole: reserved tokens over its token limit and places over the running limits, once those are known, and
+what its engines say, on average. *Compute* is what an exporter says of the accelerator, or else how much of the batch that keeps the promise on
 tokens is taken (`core/pace.py`); where neither is known, KV stands alone, and every verdict that follows says so.
 
 *Admission pressure* engages above `engage_ratio` and is released when utilisation has stayed below `release_ratio` for
@@ -18,10 +18,10 @@ hard limits, and what is left up to those belongs to interactive work. What is h
 out it is refused with what held it. Nothing that waits is sent away for pressure alone, and where nobody asks
 for a first token nobody is held: pressure costs no throughput but the few per cent between two thresholds.
 
-*Scaling* is asked for above `scale_ratio` and until utilisation has fallen below it by `SCALE_BAND_RATIO`. It has no part in
-admission, nor admission in it: the demand it tells counts what was refused (F4).
+*Scaling* is asked for above `scale_ratio` and until what is wanted has fallen below it by `SCALE_BAND_RATIO`. It has no part in
+admission, nor admission in it: what is wanted counts what was refused (F4).
 
-    demanded = reserved · (1 + refused ÷ granted) + queued          wanted = max(utilisation, demanded ÷ limit) ÷ scale_ratio
+    demanded = reserved · (1 + refused ÷ granted) + queued          wanted = utilisation · demanded ÷ reserved
 
 Refused and granted are rates in tokens, so this is what would be reserved if nothing had been refused (Little's law).
 """
@@ -48,7 +48,7 @@ MEMORY_FULL, COMPUTE_FULL = "kv_saturation", "compute_saturation"
 
 
 class Hysteresis:
-    """The two switches, fed with utilisation: `engaged` for admission, `scale_asked` for the autoscaler."""
+    """The two switches: `engaged` for admission, by utilisation; `scale_asked` for the autoscaler, by what is wanted."""
 
     __slots__ = ("_below_since_s", "engaged", "scale_asked")
 
@@ -57,8 +57,8 @@ class Hysteresis:
         self.scale_asked = False
         self._below_since_s = INFINITE_S
 
-    def weigh(self, policy: PressurePolicy, utilisation_ratio: float, now_s: float) -> None:
-        """Utilisation now."""
+    def weigh(self, policy: PressurePolicy, utilisation_ratio: float, wanted_ratio: float, now_s: float) -> None:
+        """Utilisation now, and what it would be if nothing were refused."""
         if utilisation_ratio >= policy.release_ratio:
             self._below_since_s = INFINITE_S
         elif self._below_since_s == INFINITE_S:
@@ -68,7 +68,7 @@ class Hysteresis:
         elif now_s - self._below_since_s >= policy.release_hold_s:
             self.engaged = False
         least = policy.scale_ratio - (SCALE_BAND_RATIO if self.scale_asked else 0.0)
-        self.scale_asked = utilisation_ratio > least
+        self.scale_asked = wanted_ratio > least
 
 
 class Pressure:
@@ -105,8 +105,8 @@ class Pressure:
         self.kv_ratio = _mean(replica.kv_used_ratio(now_s) for replica in pool.replicas.values())
         self.compute_ratio, self.compute_source = compute_of(pool, now_s)
         self.utilisation_ratio = max(self.reserved_ratio, self.compute_ratio or 0.0, self.kv_ratio or 0.0)
-        self.switch.weigh(pool.policy.pressure, self.utilisation_ratio, now_s)
         self._count_refused(now_s)
+        self.switch.weigh(pool.policy.pressure, self.utilisation_ratio, self._wanted_ratio(), now_s)
 
     def _count_refused(self, now_s: float) -> None:
         elapsed_s = now_s - self._looked_s if self._looked_s is not None else 0.0
@@ -136,12 +136,14 @@ class Pressure:
     @property
     def scale_wanted_ratio(self) -> float:
         """Capacity that is wanted ÷ capacity that is there."""
-        pool = self._pool
-        demand = self.demanded_tokens / pool.tokens_max if pool.tokens_max else 0.0
-        wanted = max(self.utilisation_ratio, demand) / (pool.policy.pressure.scale_ratio or 1.0)
+        wanted = self._wanted_ratio() / (self._pool.policy.pressure.scale_ratio or 1.0)
         if self.switch.scale_asked:
             return max(1.0, wanted)
         return wanted if wanted < SCALE_IN_RATIO else 1.0
+
+    def _wanted_ratio(self) -> float:
+        reserved_tokens = self._pool.tokens
+        return self.utilisation_ratio * (self.demanded_tokens / reserved_tokens if reserved_tokens else 1.0)
 
     def hold(self, rank_ratio: float, now_s: float) -> Row | None:
         """What keeps work of a class of this rank from starting now."""
@@ -185,11 +187,12 @@ def _compute(replica: Replica, now_s: float) -> tuple[float | None, str]:
 
 
 def _reserved_ratio(pool: Pool) -> float:
-    """Tokens, and places where their number was given: one that is looked for follows its use."""
+    """Tokens, and places where their number is known."""
     tokens = pool.tokens / pool.tokens_max if pool.tokens_max else 0.0
-    if all(replica.limit.is_fixed for replica in pool.replicas.values()):
-        return max(tokens, pool.requests / pool.requests_limit())
-    return tokens
+    there = [replica for replica in pool.replicas.values() if replica.capacity is not None]
+    if not there or not all(replica.limit.is_known for replica in there):
+        return tokens
+    return max(tokens, sum(replica.requests for replica in there) / sum(replica.limit.value for replica in there))
 
 
 def _mean(values: Iterable[float | None]) -> float | None:

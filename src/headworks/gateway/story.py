@@ -125,7 +125,7 @@ def _said(verdict: Line) -> str:
         return f"requests of {who} are refused above {limit} {unit}, and it was {value}"
     words = SAID.get((verdict["check"], verdict["unit"]))
     if words is None and _is_ratio(verdict):
-        return f"{_used(verdict)} was {value} full, and new work of its class waits above {limit}"
+        return f"{_what(verdict)} was {value} full, and new work of its class waits above {limit}"
     if words is None:
         return f"{who} would have {value} {unit}, and may have {limit}"
     return words.format(who=who, value=value, limit=limit)
@@ -164,7 +164,7 @@ def _is_ratio(verdict: Line) -> bool:
     return str(verdict["unit"].partition(" ")[0]).endswith("_ratio")
 
 
-def _used(verdict: Line) -> str:
+def _what(verdict: Line) -> str:
     """`the compute of pool main (by steps)`."""
     name, _, rest = verdict["unit"].partition("_ratio ")
     what = "compute" if name.startswith("compute") else "memory"
@@ -196,7 +196,7 @@ def _told(record: Line) -> Iterator[str]:
 def _briefly(verdict: Line) -> str:
     value, limit, unit = _amount(verdict, "value"), _amount(verdict, "limit"), _plural(verdict["unit"].replace("_", " "))
     if _is_ratio(verdict):
-        return f"{_used(verdict)} {value} full, up to {limit}"
+        return f"{_what(verdict)} {value} full, up to {limit}"
     if verdict["check"] == "time" and unit.startswith("s "):
         return f"{unit.removeprefix('s ')} {value} s of {limit} s"
     return f"{subject(verdict['scope'])} {value} of {limit} {unit}"
