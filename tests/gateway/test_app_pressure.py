@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator
 
 import pytest
-from app_scene import LOOPS, PATIENT, chat, fake_engine, run, scene
+from app_scene import LOOPS, PATIENT, chat, run, scene
 
 both_loops = pytest.mark.parametrize("loop", LOOPS)
 
@@ -41,18 +41,15 @@ async def accelerator() -> AsyncIterator[Accelerator]:
 @both_loops
 def test_B4_an_exporter_holds_bulk_back_and_closes_a_gate_and_both_say_who_told(loop: str) -> None:
     async def steps() -> None:
-        engine = fake_engine()
         async with accelerator() as shown:
             shown.percent = 92.0
-            await engine.start()
-            replica = {"url": engine.url, "engine": "vllm", "compute_url": shown.url}
             classes = {
                 "interactive": {**PATIENT["interactive"], "floor_ratio": 0.2},
                 "batch": {"refuse_when": {"compute_ratio": 0.9}},
                 "bulk": {"floor_ratio": 0.0, "queue": {"wait_s_max": 0.3}},
             }
             tenants = {"acme": {"keys": ["env:ACME_KEY"]}}
-            async with scene(engine, pool={"replicas": [replica]}, classes=classes, tenants=tenants) as s:
+            async with scene(replica={"compute_url": shown.url}, classes=classes, tenants=tenants) as s:
                 pool = "llama"
                 await s.until(lambda: s.app.snapshot()["pools"][pool]["pressure"]["compute_source"] == "exporter")
                 assert s.app.snapshot()["pools"][pool]["pressure"]["compute_ratio"] == pytest.approx(0.92)
@@ -81,10 +78,7 @@ def test_B4_an_exporter_holds_bulk_back_and_closes_a_gate_and_both_say_who_told(
 
 def test_B4_an_exporter_that_does_not_answer_costs_nothing_but_its_word() -> None:
     async def steps() -> None:
-        engine = fake_engine()
-        await engine.start()
-        replica = {"url": engine.url, "engine": "vllm", "compute_url": "http://127.0.0.1:9/metrics"}
-        async with scene(engine, pool={"replicas": [replica]}) as s:
+        async with scene(replica={"compute_url": "http://127.0.0.1:9/metrics"}) as s:
             assert (await s.ask(chat())).status == 200
             seen = s.app.snapshot()["pools"]["llama"]["pressure"]
             assert (seen["compute_ratio"], seen["compute_source"]) == (None, "unknown")

@@ -32,10 +32,14 @@ REPLICA = f"{POOL}/0"
 def knee_engine(knee: int) -> ContinuousBatching:
     """A step of exactly the promise at the knee. A prompt costs little, and memory is never short."""
     cost = StepCost(BASE_S, prefill_token_s=5e-6, attention_s=0.0, sequence_s=(PROMISE_S - BASE_S) / knee, kv_token_s=0.0)
-    return ContinuousBatching(BatchingSettings(cost, running_max=512, batch_tokens_max=4096, kv_blocks=40_001, report_tokens=10))
+    return ContinuousBatching(
+        BatchingSettings(cost, running_max=512, batch_tokens_max=4096, kv_blocks=40_001, report_tokens=10)
+    )
 
 
-def simulated(knee: int, duration_s: float = 100.0, load: float = 3.0, faults: list[Fault] | None = None, **pool: Any) -> Simulation:
+def simulated(
+    knee: int, duration_s: float = 100.0, load: float = 3.0, faults: list[Fault] | None = None, **pool: Any
+) -> Simulation:
     """Poisson-free demand: evenly spaced, so that whatever fluctuates is the control's own."""
     interactive = ClassPolicy("interactive", tpot_slo_s=PROMISE_S, ttft_slo_s=1.0, wait_s_max=0.5)
     policy = Policy(
