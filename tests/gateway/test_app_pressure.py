@@ -1,4 +1,4 @@
-"""Pressure over HTTP: an exporter's word, the class that is shed first, a class's gate, and what the admin port says (B4, B9)."""
+"""Pressure over HTTP: an exporter's word, the class that gives way first, a class's gate, and the gauges (B4, B9)."""
 
 from __future__ import annotations
 

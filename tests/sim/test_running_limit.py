@@ -1,6 +1,6 @@
 """The running limit against an engine whose knee nobody has told it (B8), in virtual time and through the whole gate.
 
-The engine's step takes base + c · n for n running sequences, so the promise on tokens breaks at a knee that only the test knows.
+The engine's step takes base + c · n for n running sequences: the promise on tokens breaks at a knee that only the test knows.
 Demand is three times what the engine can do at its knee; nothing about the number of places is configured.
 """
 
@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from headworks.core.policy import ClassPolicy, Policy, PoolPolicy, ReplicaPolicy, TenantPolicy
 from headworks.sim.batching import ContinuousBatching
 from headworks.sim.clients import Temper
 from headworks.sim.compare import MODEL, POOL, make_book, make_gate
@@ -20,7 +21,6 @@ from headworks.sim.presets import BatchingSettings, StepCost
 from headworks.sim.report import quantile
 from headworks.sim.simulation import WARM_S, Setup, Simulation, Source
 from headworks.sim.traffic import Planned
-from headworks.core.policy import ClassPolicy, Policy, PoolPolicy, ReplicaPolicy, TenantPolicy
 
 PROMISE_S = 0.035
 BASE_S = 0.005

@@ -3,8 +3,9 @@
     utilisation = max(reserved ÷ limit, compute, KV)
 
 of the pool as a whole: reserved tokens over its token limit and places over the running limits, once those are known, and
-what its engines say, on average. *Compute* is what an exporter says of the accelerator, or else how much of the batch that keeps the promise on
-tokens is taken (`core/pace.py`); where neither is known, KV stands alone, and every verdict that follows says so.
+what its engines say, on average. *Compute* is what an exporter says of the accelerator, or else how much of the batch that
+keeps the promise on tokens is taken (`core/pace.py`); where neither is known, KV stands alone, and every verdict that
+follows says so.
 
 *Admission pressure* engages above `engage_ratio` and is released when utilisation has stayed below `release_ratio` for
 `release_hold_s`. While it is engaged, work of classes that promise no first token is held back in favour of those that do and
