@@ -11,9 +11,11 @@ PROMISED_S = 600.0
 
 def looked(pool: Pool, replica: Replica, classes: dict[str, ClassPolicy], now_s: float) -> None:
     """`replica` has just been sampled."""
-    sample = replica.sample
+    sample, limit = replica.sample, replica.limit
     running = sample.running if sample is not None else None
-    replica.limit.look(running, replica.requests, replica.step_s, token_promise_s(pool, classes, now_s), now_s)
+    if pool.queue.requests and replica.requests >= limit.value:
+        limit.reached = True
+    limit.look(running, replica.requests, replica.step_s, token_promise_s(pool, classes, now_s), now_s)
     pool.pressure.look(now_s)
 
 

@@ -6,7 +6,7 @@ A limit the operator gives, or the engine states, is used as it is. Otherwise it
   first tokens come in time: by one for each of them until something was once too much, and by one for a whole limit's worth
   of them from then on. When a first token came later than its prompt explains by more than `TARGET_RATIO` of the class's
   promise, or when requests wait inside the engine, it steps down. What a prompt explains is its tokens at the speed of the
-  quickest (`Reading`): long prompts are no sign that too much runs.
+  quickest (`Quickest`): long prompts are no sign that too much runs.
 - *By the tokens after it*, where a class that asks here promises them. Once a look, what runs is compared with the knee at
   which the promise would break (`core/pace.py`). Too slow: the limit is the knee, at once, down to half of what runs. In
   time, and somebody had to wait for this limit: it goes towards the knee, by `GROW_RATIO` a look until it was once too much
@@ -32,7 +32,7 @@ READING_DRIFT = 1.0005
 NO_LIMIT = float("inf")
 
 
-class Reading:
+class Quickest:
     """How long a prompt takes to be read when nothing is in its way: token for token by the quickest that was seen.
 
     Not by what is usual of late: where everything is late, that would explain it.
@@ -61,7 +61,7 @@ class RunningLimit:
         "_fixed",
         "_is_tenable",
         "_promise_s",
-        "_reading",
+        "_quickest",
         "_running",
         "_sought",
         "_untroubled",
@@ -86,7 +86,7 @@ class RunningLimit:
         self._waiting_samples = 0
         self._running = 0
         """What ran at the last look."""
-        self._reading = Reading()
+        self._quickest = Quickest()
         self.pace = Pace()
         self.reached = False
         """Somebody had to wait for it since the last look."""
@@ -120,7 +120,7 @@ class RunningLimit:
         """
         if self._fixed is not None:
             return
-        excess_s = self._reading.excess_s(took_s, prompt_tokens)
+        excess_s = self._quickest.excess_s(took_s, prompt_tokens)
         if promise_s is None:
             self.ended(running)
         elif excess_s > TARGET_RATIO * promise_s:
