@@ -134,14 +134,18 @@ def merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
 
 @contextlib.asynccontextmanager
 async def scene(
-    *engines: FakeEngine, pool: dict[str, Any] | None = None, settle: bool = True, **sections: Any
+    *engines: FakeEngine,
+    pool: dict[str, Any] | None = None,
+    replica: dict[str, Any] | None = None,
+    settle: bool = True,
+    **sections: Any,
 ) -> AsyncIterator[Scene]:
-    """A gateway that is ready for work. `sections` are those of the configuration file."""
+    """A gateway that is ready for work. `sections` are those of the configuration file, `replica` more keys of each engine."""
     fakes = list(engines) or [fake_engine()]
     with tempfile.TemporaryDirectory() as directory:
         for fake in fakes:
             await fake.start()
-        replicas = [{"url": fake.url, "engine": "vllm"} for fake in fakes]
+        replicas = [{"url": fake.url, "engine": "vllm", **(replica or {})} for fake in fakes]
         given: dict[str, Any] = {
             "server": {"listen": "127.0.0.1:0", "admin": "127.0.0.1:0", "drain_s": 1},
             "ledger": {"url": "memory:"},

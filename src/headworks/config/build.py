@@ -17,8 +17,10 @@ from headworks.config.values import ENVIRONMENT_NAME, address
 from headworks.core.policy import (
     ClassPolicy,
     DisciplinePolicy,
+    GatePolicy,
     Policy,
     PoolPolicy,
+    PressurePolicy,
     PricePolicy,
     QuotaPolicy,
     RatePolicy,
@@ -77,6 +79,7 @@ def _class(name: str, section: ServiceClass) -> ClassPolicy:
         idle_s=section.timeouts.idle_s,
         on_tenant_full=section.on_tenant_full,
         on_growth_refused=section.on_growth_refused,
+        refuse_when=None if section.refuse_when is None else GatePolicy(**section.refuse_when.model_dump()),
         observe=section.mode == "observe",
     )
 
@@ -140,7 +143,7 @@ def _pool(name: str, section: Pool) -> PoolPolicy:
             ReplicaPolicy(replica_name(name, number), replica.exclusive) for number, replica in enumerate(section.replicas)
         ),
         active_tokens_max=_number(section.active_tokens_max),
-        active_requests_max=_number(section.active_requests_max),
+        active_requests_max=_least(_number(section.active_requests_max), _number(section.limit)),
         kv_ratio_max=section.kv_ratio_max,
         discipline=_discipline(section.discipline),
         output_tokens_cold=section.estimate.output_tokens_cold,
@@ -160,7 +163,7 @@ def _pool(name: str, section: Pool) -> PoolPolicy:
         stale_s=section.observe.stale_s,
         forget_s=section.observe.forget_s,
         stalled_s=section.observe.stalled_s,
-        compute_ratio_max=section.pressure.compute_ratio,
+        pressure=PressurePolicy(**section.pressure.model_dump()),
     )
 
 
@@ -170,8 +173,12 @@ def replica_name(pool: str, number: int) -> str:
 
 
 def _number(value: int | str) -> int | None:
-    """`auto` is None in the core: from the engines."""
+    """`auto` and `feedback` are None in the core: from the engines, and found."""
     return value if isinstance(value, int) else None
+
+
+def _least(*limits: int | None) -> int | None:
+    return min((limit for limit in limits if limit is not None), default=None)
 
 
 def _discipline(section: Discipline) -> DisciplinePolicy:
@@ -234,6 +241,7 @@ def _replicas(config: Config, environment: Mapping[str, str]) -> list[ReplicaSet
             engine=replica.engine,
             api_key=_secret(replica.api_key, environment),
             exclusive=replica.exclusive,
+            compute_url=replica.compute_url,
         )
         for name, pool in config.pools.items()
         for number, replica in enumerate(pool.replicas)

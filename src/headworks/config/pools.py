@@ -167,7 +167,9 @@ class Replica(Section):
     engine: EngineKind = Field(description="What it is; decides how a stop is proved.")
     api_key: SecretReference | None = Field(None, description="env:NAME, sent to this replica only.")
     exclusive: bool = Field(True, description="Nobody but this domain sends to it; allows the counting proof.")
-    compute_url: WebUrl | None = Field(None, description="Exporter that shows the accelerator's compute use.")
+    compute_url: WebUrl | None = Field(
+        None, description="Page of an exporter that shows compute use of this replica's accelerators."
+    )
     tls: ReplicaTls | None = Field(None, description="How an https:// replica is verified.")
 
 
@@ -188,7 +190,9 @@ class Pool(Section):
     estimate: Estimating = section(Estimating, "How many tokens a request will take.")
     growth: Growth = section(Growth, "How a reservation grows.")
     predict: Predict = section(Predict, "Bounds on predicted times.")
-    limit: CountOrFeedback = Field("feedback", description="Sequences run at once: follows the promises, or is fixed.")
+    limit: CountOrFeedback = Field(
+        "feedback", description="Sequences run at once on a replica: follows the promises on tokens, or is fixed."
+    )
     preemption: Preemption = section(Preemption, "When running work may be stopped.")
     sessions: Sessions = section(Sessions, "Budgets held for a series of calls.")
     evidence_min: EvidenceLevel = Field("E3", description="The least proof of a stop that frees capacity.")

@@ -34,6 +34,8 @@ class ReplicaSettings:
     """`vllm` or `openai`."""
     api_key: Secret | None
     exclusive: bool
+    compute_url: str | None = None
+    """Where an exporter shows the accelerator's compute use."""
 
 
 @dataclass(slots=True)

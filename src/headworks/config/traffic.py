@@ -66,7 +66,9 @@ class RefuseWhen(Section):
     """Gates of a class: a new request is refused while one of them holds."""
 
     ttft_p95_s: Seconds | None = Field(None, description="Refuse while the observed 95th percentile of TTFT is above it.")
-    waiting_requests: CountOrZero | None = Field(None, description="Refuse while more requests than this wait.")
+    waiting_requests: CountOrZero | None = Field(
+        None, description="Refuse while more requests than this wait for the pool, here and in its engines."
+    )
     compute_ratio: Ratio | None = Field(None, description="Refuse while compute use of the pool is above it.")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from headworks.core import control
 from headworks.core.boot import Boot
 from headworks.core.course import Course
 from headworks.core.desk import Desk
@@ -47,7 +48,9 @@ class Changes:
         replica = self._boot.find_replica(sample.replica)
         if replica is None:
             return None
+        pool = self._pool_of(replica)
         replica.sampled(sample, now_s)
+        control.looked(pool, replica, self._desk.policy.classes, now_s)
         self._course.sampled(replica, sample, now_s)
         self._boot.sampled(replica, sample, now_s)
         unconfirmed = replica.closing or replica.unproved
@@ -58,7 +61,7 @@ class Changes:
             missing = min(proof.missing(sample) for proof in replica.closing.values())
             next_s = min(next_s, now_s + max(LOOK_S_MIN, missing * replica.iteration_s))
         self._desk.observe(replica.name, next_s)
-        return self._pool_of(replica)
+        return pool
 
     def sample_failed(self, event: SampleFailed, now_s: float) -> None:
         """A look that failed says nothing about the engine, unless nobody listens there at all."""
@@ -67,6 +70,7 @@ class Changes:
             return
         if event.unreachable:
             replica.refused_connection(now_s)
+        self._pool_of(replica).pressure.look(now_s)
         self._desk.observe(replica.name, now_s + replica.policy.observe_every_s)
 
     def _pool_of(self, replica: Replica) -> Pool:

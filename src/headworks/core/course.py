@@ -112,7 +112,9 @@ class Course:
         life.batch = replica.requests
         saw_first_token(life, self._desk.policy.observe, now_s)
         promise_s = life.lane.service_class.ttft_slo_s
-        replica.limit.first_token(took_s, promise_s, replica.requests, now_s)
+        replica.limit.first_token(took_s, promise_s, replica.requests, now_s, life.work.prefill_tokens + ahead_tokens)
+        if life.lane.gates is not None:
+            life.lane.gates.first_tokens.add(now_s - life.request.arrived_s, now_s)
 
     def progressed(self, event: Progressed, now_s: float) -> None:
         life = self._desk.runs.get(event.execution)
@@ -152,9 +154,20 @@ class Course:
             if life.lane.pool.policy.over_commit != 1.0 and life.replica is not None:
                 life.lane.lengths.add(event.usage.output_tokens // life.work.sequences)
                 life.replica.memory.ended()
-            if not life.streamed and life.replica is not None:
-                life.replica.limit.ended(life.replica.requests)
+            self._learn_end(life, event.usage.output_tokens, now_s)
         self._settle(life, "ended", "E1", now_s)
+
+    def _learn_end(self, life: Life, output_tokens: int, now_s: float) -> None:
+        """What an answer that ended well says of how many may run."""
+        replica, first_s = life.replica, life.first_byte_s
+        if replica is None:
+            return
+        if not life.streamed:
+            replica.limit.ended(replica.requests)
+        elif life.lane.service_class.tpot_slo_s is not None and first_s is not None and first_s >= replica.limit.pace.since_s:
+            further = output_tokens // life.work.sequences - 1
+            if further > 0:
+                replica.limit.pace.answered((now_s - first_s) / further)
 
     def not_sent(self, event: NotSent, now_s: float) -> Life | None:
         """Nothing was written, or the engine refused it as busy: E0. Returns the life if its client may have another try.

@@ -9,6 +9,7 @@ from typing import Final
 
 from headworks.core import metering
 from headworks.core.checks import compare
+from headworks.core.class_gates import CLOSED
 from headworks.core.disciplines import Discipline, own_share
 from headworks.core.estimate import Estimator
 from headworks.core.forecast import forecast_of, wait_of
@@ -18,18 +19,19 @@ from headworks.core.policy import INFINITE_S, ClassPolicy, Policy
 from headworks.core.quota import GONE
 from headworks.core.reading import SATURATED
 from headworks.core.reasons import REASONS
-from headworks.core.types import Decision, Request, Row
+from headworks.core.types import REASON, Decision, Request, Row
 
 VALUE: Final = 2
 LIMIT: Final = 3
-REASON: Final = 5
 """Places in a `Row`."""
 SOON_S = 1.0
 """The hint of a refusal that has nothing to do with load."""
 PROVED_RATIO = 0.95
 """A key whose execution is being stopped is asked for again when so many of its like have been proved to have stopped."""
-WAITS = frozenset({"queue_timeout", "tenant_capacity_exceeded", "kv_saturation", SATURATED})
+WAITS = frozenset({"queue_timeout", "tenant_capacity_exceeded", "kv_saturation", "compute_saturation", SATURATED})
 """Failed checks that time may cure: the request queues. The others refuse when they concern a request that must wait."""
+AT_ONCE = (*metering.AT_ONCE, CLOSED)
+"""Failed checks that refuse at once, whatever else there is; the first of them is the one that is told."""
 
 
 class Decider:
@@ -65,6 +67,8 @@ class Decider:
             rows.append(kept)
         if lane.metered or request.retry_count:
             rows[:0] = metering.arrived(life, now_s)
+        if lane.gates is not None:
+            rows += lane.gates.rows(now_s)
         if replica is None or pool.queue.requests:
             return life, False
         for row in rows:
@@ -90,7 +94,7 @@ class Decider:
         failed = {row[REASON] for row in life.rows if row[VALUE] > row[LIMIT]}
         if not failed:
             return ""
-        for reason in metering.AT_ONCE:
+        for reason in AT_ONCE:
             if reason in failed:
                 return reason
         must_wait = bool(failed & WAITS) or pool.queue.requests > 0

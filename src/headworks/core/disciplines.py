@@ -15,7 +15,7 @@ from headworks.core.policy import DisciplinePolicy
 from headworks.core.predict import DrainRate
 from headworks.core.queue import PoolQueue, WaitingLine
 from headworks.core.reading import SATURATED
-from headworks.core.types import Owner
+from headworks.core.types import REASON, Owner
 
 if TYPE_CHECKING:
     from headworks.core.lane import Lane
@@ -113,8 +113,9 @@ class Round:
             if not lane.tenant_fits(life.work):
                 self._block(life, "tenant_capacity_exceeded")
                 continue
-            if lane.share is not None and lane.share.rivals and lane.share.kept(life.work, pool, now_s):
-                self._block(life, "queue_timeout")
+            kept = lane.share.kept(life.work, pool, now_s) if lane.share is not None and lane.share.rivals else None
+            if kept is not None:
+                self._block(life, kept[REASON])
                 self._unmark(queue.lines[lane.flow])
                 continue
             life.replica, reason = pool.place(life.work, lane, now_s)

@@ -6,6 +6,7 @@ waits is moved to the new one. Usage counters live in objects that outlast the l
 
 from __future__ import annotations
 
+from headworks.core.class_gates import ClassGates
 from headworks.core.disciplines import ORDERED, WEIGHED
 from headworks.core.forecast import tails_of
 from headworks.core.policy import ClassPolicy, Policy
@@ -27,6 +28,7 @@ class Lane:
         "cached_ratio",
         "class_scope",
         "flow",
+        "gates",
         "is_paced",
         "lengths",
         "limits_tenant",
@@ -70,6 +72,9 @@ class Lane:
         """Its weights, where weights decide."""
         self.by_deadline = kind in ORDERED
         """Who has to start first is first in its line; elsewhere who came first."""
+        gates = service_class.refuse_when
+        self.gates = ClassGates(service_class.name, gates, pool) if gates is not None else None
+        """What refuses new requests of this class."""
         self.turn = self.flow if self.share else ONE_FLOW
         """Whose turn the ledger counts its reserves under: where one queue is served, there is one flow."""
         self.weights = self.share.weights if self.share else (1.0, 1.0)

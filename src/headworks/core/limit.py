@@ -1,13 +1,24 @@
-"""How many requests should run on one engine? First version of the adaptive limit (B8).
+"""How many requests should run on one engine? The adaptive limit (B8), from no configuration.
 
-A limit the operator gives, or the engine states, is used as it is. Otherwise it starts at `COLD_RUNNING`, since nothing
-is known of a cold engine, and grows while it is really used and first tokens come in time: by one for each of them until
-something was once too much, and by one for a whole limit's worth of them from then on. When a first token takes an
-engine longer than `TARGET_RATIO` of the class's promise, or when requests wait inside the engine, it steps down. Unused,
-it does not move: the application is the limit then.
+A limit the operator gives, or the engine states, is used as it is. Otherwise it is the smaller of two that are found:
+
+- *By first tokens*. It starts at `COLD_RUNNING`, since nothing is known of a cold engine, and grows while it is really used and
+  first tokens come in time: by one for each of them until something was once too much, and by one for a whole limit's worth
+  of them from then on. When a first token came later than its prompt explains by more than `TARGET_RATIO` of the class's
+  promise, or when requests wait inside the engine, it steps down. What a prompt explains is its tokens at the speed of the
+  quickest (`Quickest`): long prompts are no sign that too much runs.
+- *By the tokens after it*, where a class that asks here promises them. Once a look, what runs is compared with the knee at
+  which the promise would break (`core/pace.py`). Too slow: the limit is the knee, at once, down to half of what runs. In
+  time, and somebody had to wait for this limit: it goes towards the knee, by `GROW_RATIO` a look until it was once too much
+  and by `CREEP_RATIO` from then on. A promise that one sequence alone would break says nothing of how many should run.
+
+Unused, neither moves: the application is the limit then. How long an answer takes as a whole is never looked at: that is how
+long it is.
 """
 
 from __future__ import annotations
+
+from headworks.core.pace import Pace
 
 COLD_RUNNING = 8
 TARGET_RATIO = 0.6
@@ -15,38 +26,104 @@ DOWN_RATIO = 0.9
 DOWN_EVERY_S = 0.5
 WAITING_SAMPLES = 3
 """So many samples in a row with requests waiting inside the engine mean that it is full, not merely between two steps."""
+GROW_RATIO, CREEP_RATIO = 1.25, 1.04
+READING_DRIFT = 1.0005
+"""A quickest reading is forgotten by this factor with each first token: doubled after 1,400 of them."""
+NO_LIMIT = float("inf")
+
+
+class Quickest:
+    """How long a prompt takes to be read when nothing is in its way: token for token by the quickest that was seen.
+
+    Not by what is usual of late: where everything is late, that would explain it.
+    """
+
+    __slots__ = ("_token_s",)
+
+    def __init__(self) -> None:
+        self._token_s = NO_LIMIT
+
+    def excess_s(self, took_s: float, prompt_tokens: int) -> float:
+        """What a first token took beyond reading so many prompt tokens, its own and those before it."""
+        if prompt_tokens <= 0:
+            return took_s
+        self._token_s = min(self._token_s * READING_DRIFT, took_s / prompt_tokens)
+        return took_s - self._token_s * prompt_tokens
 
 
 class RunningLimit:
     """The limit of one replica."""
 
-    __slots__ = ("_down_s", "_fixed", "_untroubled", "_value", "_waiting_samples", "value")
+    __slots__ = (
+        "_by_first_tokens",
+        "_by_pace",
+        "_down_s",
+        "_fixed",
+        "_is_tenable",
+        "_promise_s",
+        "_quickest",
+        "_running",
+        "_sought",
+        "_untroubled",
+        "_waiting_samples",
+        "pace",
+        "reached",
+        "value",
+    )
 
     def __init__(self, fixed: int | None) -> None:
         self._fixed = fixed
-        self._value = float(COLD_RUNNING)
+        self._by_first_tokens = float(COLD_RUNNING)
+        self._by_pace = NO_LIMIT
+        self._promise_s: float | None = None
         self._untroubled = True
-        """Nothing has been too much yet."""
+        """No first token has been too late yet."""
+        self._sought = True
+        """No step has been too slow yet: the knee is still far."""
+        self._is_tenable = True
+        """One sequence alone would have its tokens in time."""
         self._down_s = float("-inf")
         self._waiting_samples = 0
+        self._running = 0
+        """What ran at the last look."""
+        self._quickest = Quickest()
+        self.pace = Pace()
+        self.reached = False
+        """Somebody had to wait for it since the last look."""
         self.value = COLD_RUNNING if fixed is None else fixed
         """Places in the running batch now."""
 
     def fix(self, fixed: int | None) -> None:
         """A reload states a limit, or takes it away."""
         self._fixed = fixed
-        self._set(self._value)
+        self._set()
 
-    def first_token(self, took_s: float, promise_s: float | None, running: int, now_s: float) -> None:
+    @property
+    def is_known(self) -> bool:
+        """It was given, or something was once too much: more than it could not run. Before, it only follows its use."""
+        return self._fixed is not None or not self._untroubled or not self._sought
+
+    def occupancy_ratio(self, running: int) -> float | None:
+        """How much of the batch that keeps the promise on tokens is taken by so many; None while that is not measured."""
+        if self._promise_s is None or not self.pace.is_fitted or not self._is_tenable:
+            return None
+        knee = self.pace.knee(self._promise_s)
+        return running / knee if knee else None
+
+    # by first tokens
+
+    def first_token(self, took_s: float, promise_s: float | None, running: int, now_s: float, prompt_tokens: int = 0) -> None:
         """A first token came after `took_s` in the engine, with `running` of our requests there.
 
-        Without a promise nobody minds how long it took, and it counts like an answer in one piece.
+        `prompt_tokens` had to be read before it. Without a promise nobody minds how long it took, and it counts like an
+        answer in one piece.
         """
         if self._fixed is not None:
             return
+        excess_s = self._quickest.excess_s(took_s, prompt_tokens)
         if promise_s is None:
             self.ended(running)
-        elif took_s > TARGET_RATIO * promise_s:
+        elif excess_s > TARGET_RATIO * promise_s:
             self._down(running, now_s)
         else:
             self._up(running)
@@ -64,20 +141,73 @@ class RunningLimit:
         if self._waiting_samples >= WAITING_SAMPLES and running > 0:
             self._waiting_samples = 0
             self._untroubled = False
-            self._set(min(self._value, running))
+            self._by_first_tokens = min(self._by_first_tokens, running)
             self._down_s = now_s
+            self._set()
 
     def _up(self, running: int) -> None:
-        if running >= self.value:
-            self._set(self._value + (1.0 if self._untroubled else 1.0 / self._value))
+        if running >= self.value and self._by_first_tokens <= self._by_pace:
+            self._by_first_tokens += 1.0 if self._untroubled else 1.0 / self._by_first_tokens
+            self._set()
 
     def _down(self, running: int, now_s: float) -> None:
         self._untroubled = False
         if now_s - self._down_s < DOWN_EVERY_S:
             return
         self._down_s = now_s
-        self._set(max(1.0, min(self._value, running) * DOWN_RATIO))
+        self._by_first_tokens = max(1.0, min(self._by_first_tokens, running) * DOWN_RATIO)
+        self._set()
 
-    def _set(self, value: float) -> None:
-        self._value = value
-        self.value = max(1, int(value)) if self._fixed is None else self._fixed
+    # by the tokens after it
+
+    def look(self, running: int | None, requests: int, step_s: float | None, promise_s: float | None, now_s: float) -> None:
+        """Once a look: `running` in the engine and `step_s` by its clock as far as it says, `requests` of ours there."""
+        reached, self.reached = self.reached, False
+        before, self._running = self._running, running or 0
+        self._promise(promise_s)
+        if promise_s is None:
+            return
+        if step_s is not None:
+            mean = (before + self._running) / 2
+            if not before or not running or mean < self.value / 2:
+                return  # it may have stood still in between, or is far from what would be too much
+            self.pace.saw(mean, step_s, clocked=True)
+        else:
+            slow_s = self.pace.slow_answers_s()
+            if slow_s is None:
+                return
+            self.pace.saw(float(max(requests, 1)), slow_s, clocked=False)
+            self.pace.since_s = now_s
+        self._follow(promise_s, reached)
+
+    def _promise(self, promise_s: float | None) -> None:
+        """Who promises tokens may have changed."""
+        if promise_s == self._promise_s:
+            return
+        self._promise_s = promise_s
+        if promise_s is None:
+            self._by_pace = NO_LIMIT
+        else:
+            self._by_pace = (self.pace.knee(promise_s) if self.pace.is_fitted else None) or float(COLD_RUNNING)
+        self._set()
+
+    def _follow(self, promise_s: float, reached: bool) -> None:
+        knee = self.pace.knee(promise_s)
+        assert knee is not None
+        self._is_tenable = not self.pace.is_fitted or self.pace.step_s(1.0) <= promise_s
+        if not self._is_tenable:
+            self._by_pace = NO_LIMIT
+        elif self.pace.is_slow(promise_s):
+            self._sought = False
+            self._by_pace = max(1.0, min(self._by_pace, max(knee, self._running / 2)))
+        elif reached and (self._untroubled or self._by_pace <= self._by_first_tokens):
+            further = max(self._by_pace + 1.0, self._by_pace * (GROW_RATIO if self._sought else CREEP_RATIO))
+            # A slope that was never measured is a guess on the safe side: one more at a time measures it.
+            least = self._by_pace if self.pace.is_fitted else self._by_pace + 1.0
+            self._by_pace = max(least, min(knee, further))
+            if self._untroubled:  # as long as no first token was too late, the tokens after it decide alone
+                self._by_first_tokens = max(self._by_first_tokens, self._by_pace)
+        self._set()
+
+    def _set(self) -> None:
+        self.value = max(1, int(min(self._by_first_tokens, self._by_pace))) if self._fixed is None else self._fixed

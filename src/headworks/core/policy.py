@@ -8,6 +8,15 @@ INFINITE_S = float("inf")
 
 
 @dataclass(slots=True)
+class GatePolicy:
+    """When new requests of a class are refused (B4). None is no gate."""
+
+    ttft_p95_s: float | None = None
+    waiting_requests: int | None = None
+    compute_ratio: float | None = None
+
+
+@dataclass(slots=True)
 class ClassPolicy:
     """One service class: its promise, how long it may wait, and what happens when a limit is met."""
 
@@ -33,6 +42,7 @@ class ClassPolicy:
     on_growth_refused: str = "length"
     """`length`, `spare` or `stop`."""
     observe: bool = False
+    refuse_when: GatePolicy | None = None
 
 
 @dataclass(slots=True)
@@ -116,6 +126,18 @@ class ReplicaPolicy:
 
 
 @dataclass(slots=True)
+class PressurePolicy:
+    """When a pool counts as pressed, and when more engines are asked for (B4, B9)."""
+
+    compute_ratio: float = 0.85
+    kv_ratio: float = 0.80
+    engage_ratio: float = 0.75
+    release_ratio: float = 0.65
+    scale_ratio: float = 0.80
+    release_hold_s: float = 30.0
+
+
+@dataclass(slots=True)
 class PoolPolicy:
     """Engines that serve one set of models under one budget."""
 
@@ -153,7 +175,7 @@ class PoolPolicy:
     stale_s: float = 2.0
     forget_s: float = 10.0
     stalled_s: float = 5.0
-    compute_ratio_max: float = 0.85
+    pressure: PressurePolicy = field(default_factory=PressurePolicy)
 
 
 @dataclass(slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from headworks.core.class_gates import FirstTokens
 from headworks.core.class_use import ClassUse
 from headworks.core.evidence import ClockProof, iteration_s
 from headworks.core.fair import Flow
@@ -14,6 +15,7 @@ from headworks.core.limit import RunningLimit
 from headworks.core.memory import Memory
 from headworks.core.policy import INFINITE_S, PoolPolicy
 from headworks.core.predict import SERVICE_GAPS_MAX, SERVICE_WINDOW_S, DecodeTime, DrainRate, PrefillTime, TokenPromise
+from headworks.core.pressure import Pressure
 from headworks.core.queue import PoolQueue
 from headworks.core.reading import NOTHING_COUNTED, SATURATED, Reading
 from headworks.core.slots import ReturnSlots
@@ -71,6 +73,7 @@ class Replica:
         "sent_tokens",
         "stalls_at_s",
         "stamps_asked",
+        "step_s",
         "tokens",
         "tokens_max",
         "unproved",
@@ -87,6 +90,8 @@ class Replica:
         """When its iteration clock was last seen to advance, or it was seen empty."""
         self.iteration_s: float | None = None
         """What one iteration took between the last two samples in which its clock moved; None before."""
+        self.step_s: float | None = None
+        """The same between the last two; None if it did not move, or there is no clock."""
         self.stalls_at_s = float("inf")
         """With work inside and the clock standing still it is stalled from then on."""
         self._kv_ratio = self._kv_of_a_token = 0.0
@@ -150,7 +155,8 @@ class Replica:
         """Take a sample in. Progress: the clock moved, or there was nothing to do."""
         before = self.sample
         moved = before is None or before.incarnation != sample.incarnation or before.iterations != sample.iterations
-        self.iteration_s = iteration_s(before, sample) or self.iteration_s
+        self.step_s = iteration_s(before, sample)
+        self.iteration_s = self.step_s or self.iteration_s
         if sample.preemptions_total and self.memory.sampled(before, sample):
             self.tokens_max = self.memory.tokens_max
         if before is not None and before.incarnation != sample.incarnation:
@@ -204,6 +210,7 @@ class Replica:
             return "kv_saturation"
         limit = self.limit.value
         if self.requests and self.requests + work.sequences > limit:
+            self.limit.reached = True
             return "queue_timeout"
         if self.tokens_max is not None and self.tokens + work.kv_tokens > self.kv_tokens:
             reason = self.memory.beyond(work, lane.lengths, now_s)
@@ -229,11 +236,13 @@ class Pool:
         "class_uses",
         "context_tokens",
         "drain",
+        "first_tokens",
         "grows",
         "kv_tokens",
         "lengths",
         "name",
         "policy",
+        "pressure",
         "proof_s",
         "queue",
         "reading_tokens",
@@ -265,6 +274,9 @@ class Pool:
         """What is told: the same over longer, so that it is certain (C4)."""
         self.bounds = Bounds(policy.coverage_ratio)
         self.slots = ReturnSlots()
+        self.pressure = Pressure(self)
+        self.first_tokens: dict[str, FirstTokens] = {}
+        """What first tokens took of late, of the classes that have a gate on it."""
         self.proof_s = Window(PROOFS)
         """From the wish to stop something to the proof that it stopped."""
         self.asks_again_s = 0.0

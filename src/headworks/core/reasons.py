@@ -90,7 +90,7 @@ REASONS: dict[str, Reason] = _table(
         429,
         "overloaded",
         "ticket",
-        "This class is refused while {subject} is {value}; the gate is {limit}.",
+        "This class is refused above {limit} {unit}; it is {value} now.",
     ),
     Reason("queue_full", "pool", 429, "overloaded", "ticket", "The queue would hold {value} {unit} of {limit}."),
     Reason(

@@ -18,11 +18,13 @@ from headworks.core.life import ASKED, CLAIMING, QUEUED, Life
 from headworks.core.policy import INFINITE_S
 from headworks.core.quota import GONE, PREFIX, shortfall_rows
 from headworks.core.reading import SATURATED
+from headworks.core.reasons import REASONS
 from headworks.core.types import READ_UNITS, Usage
 
-EXPIRES_AS = frozenset({"tenant_capacity_exceeded", "kv_saturation", SATURATED, "queue_timeout"})
+EXPIRES_AS = frozenset({"tenant_capacity_exceeded", "kv_saturation", "compute_saturation", SATURATED, "queue_timeout"})
 """What kept it waiting can be the answer; anything else that did is reported as time that ran out."""
-
+FOR_WANT_OF = frozenset({"pool", "engine"})
+"""Whose fault a refusal is that more engines would have spared: such work is demand (F4)."""
 
 LATE_S = 1e-9
 """Its time ran out to the instant: by this much it is past its limit, so that the comparison in the record holds."""
@@ -76,6 +78,8 @@ class Refusing:
         """The answer to everybody who waits for it, and the record. What may be charged is settled elsewhere."""
         desk = self._desk
         life.end_reason = reason
+        if REASONS[reason].scope in FOR_WANT_OF and not life.request.retry_count:
+            life.lane.pool.pressure.refused(life.work.tokens)
         decision = desk.decider.decision(life, "refuse", reason, now_s)
         desk.record(decision)
         self._course.report(life, now_s, outcome)

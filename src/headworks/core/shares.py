@@ -9,6 +9,8 @@ the room as what was lent ends.
 
 While such a class asks, work that promises no first token is also *paced*: an engine reads prompts in the order in which they
 came, so one that came behind fifty long ones would wait for all of them. Only so much of it is sent before it is read.
+And where the pool is pressed it is held back from starting, in shed order (`core/pressure.py`), as long as its class has
+its floor.
 """
 
 from __future__ import annotations
@@ -45,6 +47,12 @@ def class_weights(classes: dict[str, ClassPolicy]) -> dict[str, float]:
     return {one.name: floors[one.name] * shares / left if one.name in floors else one.share for one in classes.values()}
 
 
+def shed_rank_ratio(service_class: ClassPolicy, classes: dict[str, ClassPolicy]) -> float:
+    """Where it stands in shed order: 0 for the smallest share, which gives way first, and 1 for the largest (B4)."""
+    shares = sorted({one.share for one in classes.values()} | {service_class.share})
+    return shares.index(service_class.share) / (len(shares) - 1) if len(shares) > 1 else 1.0
+
+
 class Rival(NamedTuple):
     """A class that part of a pool is kept for."""
 
@@ -60,7 +68,7 @@ class Rival(NamedTuple):
 class Share:
     """How one (tenant, class) stands in a pool that is shared by weights."""
 
-    __slots__ = ("is_paced", "rivals", "use", "weights")
+    __slots__ = ("_floor_ratio", "_rank_ratio", "is_paced", "rivals", "use", "weights")
 
     def __init__(self, tenant: TenantPolicy, service_class: ClassPolicy, pool: Pool, policy: Policy) -> None:
         weights = class_weights(policy.classes)
@@ -77,12 +85,17 @@ class Share:
         )
         """The classes a part of the pool is kept for."""
         self.is_paced = bool(self.rivals) and service_class.ttft_slo_s is None
+        self._floor_ratio = service_class.floor_ratio
+        self._rank_ratio = shed_rank_ratio(service_class, policy.classes)
 
     def kept(self, work: Work, pool: Pool, now_s: float) -> Row | None:
         """What stands in the way of this work, if the room it would take is kept for others."""
         rivals = [rival for rival in self.rivals if now_s - rival.use.asked_s <= LENT_AFTER_S]
         if not rivals:
             return None
+        held = pool.pressure.hold(self._rank_ratio, now_s) if self.is_paced else None
+        if held is not None and not self._is_below_floor(pool):
+            return held
         for rival in rivals:
             rival.use.note_peak(now_s)
         for taken, wanted, limit, unit, kept, kept_most in self._measures(work, pool, rivals):
@@ -93,6 +106,10 @@ class Share:
         if self.is_paced and pool.reading_tokens and reading_tokens > limit:
             return "fairness", f"pool:{pool.name}", reading_tokens, limit, "prompt tokens being read", KEPT
         return None
+
+    def _is_below_floor(self, pool: Pool) -> bool:
+        """Its class has less of the places than is its own whatever happens."""
+        return self.use is not None and self.use.requests < self._floor_ratio * pool.requests_limit()
 
     def _measures(self, work: Work, pool: Pool, rivals: list[Rival]) -> Iterator[tuple[int, int, int, str, int, int]]:
         """Places, then tokens: taken, wanted, limit, unit, what is kept and not used, and what is kept at most."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from headworks.core.calibration import Calibration
 from headworks.core.life import CHARGED_HERE, QUEUED, Life
 from headworks.core.pool import Pool, Replica
+from headworks.core.pressure import Pressure
 from headworks.core.quota import Quota
 
 if TYPE_CHECKING:
@@ -87,7 +88,24 @@ def _pool(desk: Desk, pool: Pool, now_s: float) -> dict[str, Any]:
         "return_slots": len(pool.slots),
         "return_slots_tokens": pool.slots.tokens,
         "states": dict(sorted(states.items())),
+        "pressure": _pressure(pool.pressure),
         "replicas": {name: _replica(replica, now_s) for name, replica in pool.replicas.items()},
+    }
+
+
+def _pressure(pressure: Pressure) -> dict[str, Any]:
+    """As weighed at the last look at one of the pool's engines."""
+    return {
+        "engaged": pressure.switch.engaged,
+        "pressed": pressure.is_pressed,
+        "utilisation_ratio": pressure.utilisation_ratio,
+        "reserved_ratio": pressure.reserved_ratio,
+        "kv_ratio": pressure.kv_ratio,
+        "compute_ratio": pressure.compute_ratio,
+        "compute_source": pressure.compute_source,
+        "scale_asked": pressure.switch.scale_asked,
+        "scale_wanted_ratio": pressure.scale_wanted_ratio,
+        "demanded_tokens": pressure.demanded_tokens,
     }
 
 
@@ -105,6 +123,7 @@ def _replica(replica: Replica, now_s: float) -> dict[str, Any]:
         "reading_heavy_limit": replica.reading.heavy_max,
         "prefill_fit": _named(("base_s", "own_token_s", "ahead_token_s"), replica.prefill.coefficients()),
         "decode_fit": _named(("token_s", "beside_s"), replica.decode.coefficients()),
+        "step_s": replica.iteration_s,
         "unproved": len(replica.unproved) + len(replica.closing),
         "running": sample.running if sample else None,
         "waiting": sample.waiting if sample else None,

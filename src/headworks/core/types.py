@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 
 class RequestKey(NamedTuple):
@@ -112,6 +112,10 @@ class Verdict(NamedTuple):
 Row = tuple[str, str, float, float, str, str]
 """A verdict as it is first written down: check, scope, value, limit, unit, and the reason it has if it fails. Every
 request has half a dozen, and most are never looked at again: `verdicts` makes the values people and programs read."""
+
+
+REASON: Final = 5
+"""Its place in a row."""
 
 
 def verdicts(rows: Sequence[Row]) -> tuple[Verdict, ...]:

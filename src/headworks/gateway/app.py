@@ -24,12 +24,14 @@ from headworks.core.gate import Gate
 from headworks.core.policy import Policy
 from headworks.core.types import Capacity, Charge, RequestKey, Reservation
 from headworks.engines.base import Engine
+from headworks.engines.exporter import Exporter
 from headworks.engines.openai import OpenAIEngine
 from headworks.engines.vllm import VllmEngine
 from headworks.gateway import clock, reply
 from headworks.gateway.accounts import WORKER, Accounts, Records
 from headworks.gateway.admin import admin_app
 from headworks.gateway.answers import Answers
+from headworks.gateway.compute_watch import ComputeWatch
 from headworks.gateway.decisions import DecisionLog
 from headworks.gateway.explanations import Explanations
 from headworks.gateway.http.limits import EdgeLimits
@@ -79,7 +81,7 @@ class App:
         self.log = _decision_log(settings)
         self.usage = _usage_journal(settings, policy, self._utc_offset_s)
         records = Records(self.accounts, self.log, self.usage)
-        self.runner = Runner(self.gate, self.store, self.engines, records, clock.now_s)
+        self.runner = Runner(self.gate, self.store, self.engines, records, clock.now_s, _computes(settings))
         self.runner.on_described = self._described
         self.answers = _answers(settings)
         self.standing = Standing(self.snapshot, self.registry, self.accounts, records.troubles, clock.now_s, clock.utc_s)
@@ -292,7 +294,7 @@ def _soon(call: Callable[[], object]) -> object:
 
 def _address(replica: ReplicaSettings) -> tuple[object, ...]:
     """What a connection to it was made with."""
-    return replica.name, replica.url, replica.engine, replica.api_key
+    return replica.name, replica.url, replica.engine, replica.api_key, replica.compute_url
 
 
 def _answers(settings: Settings) -> Answers:
@@ -323,6 +325,15 @@ def _engine(replica: ReplicaSettings) -> Engine:
     if replica.engine == "openai":
         return OpenAIEngine(replica.name, replica.url, clock.now_s, key)
     return VllmEngine(replica.name, replica.url, clock.now_s, key)
+
+
+def _computes(settings: Settings) -> dict[str, ComputeWatch]:
+    """Who looks at an exporter, for the replicas that have one."""
+    return {
+        one.name: ComputeWatch(one.name, Exporter(one.compute_url, clock.now_s), clock.now_s)
+        for one in settings.replicas
+        if one.compute_url is not None
+    }
 
 
 def _decision_log(settings: Settings) -> DecisionLog | None:

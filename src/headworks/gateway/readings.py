@@ -34,6 +34,8 @@ def readings(snapshot: Mapping[str, Any], records: list[Reservation], ledger: st
         yield from _known("service_rate_per_second", (name,), pool["service_rate_per_s"])
         for quantity, forecasts in pool["forecasts"].items():
             yield from _known("prediction_coverage_ratio", (name, quantity), forecasts["coverage_ratio"])
+        yield Reading("demanded_tokens", (name,), pool["pressure"]["demanded_tokens"])
+        yield Reading("scale_wanted_ratio", (name,), pool["pressure"]["scale_wanted_ratio"])
         for replica_name, replica in pool["replicas"].items():
             yield from _replica(replica_name, replica)
         yield from _reserved(name, records, now_ms)

@@ -18,6 +18,7 @@ from headworks.gateway.reply import DECIDED_BY, number
 
 Line = dict[str, Any]
 NEVER = "request_exceeds_capacity"
+GATE = "class_gate"
 BLIND = "requests waiting at an unknown rate"
 REFILLS = "rate_limit_exceeded"
 NOBODY_AHEAD_S = 0.0005
@@ -158,6 +159,11 @@ def _room(verdict: Line) -> list[str]:
     if kind == ("fairness", "queued bytes"):
         return [f"{_fewer(excess, 'byte')} of {who} waiting", f"a queue of {value} bytes for {who}"]
     unit = verdict["unit"].replace("_", " ")
+    if verdict["reason"] == GATE:
+        return [f"at most {number(verdict['limit'])} {unit}", f"a gate above {value} for {who}"]
+    if "_ratio" in verdict["unit"]:
+        what = "memory" if verdict["check"] == "memory" else "compute"
+        return [f"the {what} of {who} at most {verdict['limit']:.0%} full", "a class that gives way later"]
     return [f"{number(excess)} fewer {unit} for {who}", f"a limit of {value} {unit} for {who}"]
 
 

@@ -21,6 +21,7 @@ from headworks.core.gate import Gate
 from headworks.core.seams import LedgerStore
 from headworks.core.types import Capacity, Decision, Execution, Request, Usage
 from headworks.engines.base import Engine
+from headworks.gateway.compute_watch import ComputeWatch
 from headworks.gateway.samples import Sampler
 
 log = logging.getLogger("headworks.gateway")
@@ -100,6 +101,7 @@ class Runner:
         engines: Mapping[str, Engine],
         recorder: Recorder,
         clock_s: Callable[[], float],
+        computes: Mapping[str, ComputeWatch] | None = None,
     ) -> None:
         self.gate = gate
         self._store = store
@@ -115,7 +117,8 @@ class Runner:
         self._attempts: dict[str, Attempt] = {}
         self._over: set[str] = set()
         """Executions that ended before their sending returned."""
-        self._samplers = {name: Sampler(engine, self._looked, clock_s) for name, engine in engines.items()}
+        watches = computes or {}
+        self._samplers = {name: Sampler(one, self._looked, clock_s, watches.get(name)) for name, one in engines.items()}
         self.on_described: Callable[[Capacity], None] = _nobody
         """Who else wants to know what an engine said of itself."""
         self._timer: asyncio.TimerHandle | None = None

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 
 from headworks.core.events import Event, ReplicaDescribed, ReplicaSampled, SampleFailed
 from headworks.engines.base import Engine, EngineError, Unreachable
+from headworks.gateway.compute_watch import ComputeWatch
 
 DESCRIBE_RETRY_S = 1.0
 NOT_DESCRIBED_S = float("inf")
@@ -19,8 +21,15 @@ NOT_DESCRIBED_S = float("inf")
 class Sampler:
     """One replica's looks."""
 
-    def __init__(self, engine: Engine, feed: Callable[[Event], None], clock_s: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        feed: Callable[[Event], None],
+        clock_s: Callable[[], float],
+        compute: ComputeWatch | None = None,
+    ) -> None:
         self._engine = engine
+        self._compute = compute
         self._feed = feed
         self._clock_s = clock_s
         self._wanted_s = float("inf")
@@ -31,6 +40,8 @@ class Sampler:
 
     def start(self) -> None:
         self._task = asyncio.create_task(self._run())
+        if self._compute is not None:
+            self._compute.start()
 
     def wish(self, at_s: float) -> None:
         """The earliest wish holds."""
@@ -42,6 +53,8 @@ class Sampler:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+        if self._compute is not None:
+            await self._compute.close()
 
     async def _run(self) -> None:
         incarnation = await self._describe()
@@ -55,6 +68,8 @@ class Sampler:
                 self._feed(SampleFailed(self._engine.replica, str(error), isinstance(error, Unreachable)))
                 continue
             self.failure = ""
+            if self._compute is not None:
+                sample = replace(sample, compute_used_ratio=self._compute.ratio())
             self._feed(ReplicaSampled(sample))
             if sample.incarnation != incarnation:  # another process may hold more, or less
                 incarnation = await self._describe()

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from headworks.core.reasons import REASONS
-from headworks.gateway.remedies import BLIND, NEVER, deciding, remedies, subject
+from headworks.gateway.remedies import BLIND, GATE, NEVER, deciding, remedies, subject
 from headworks.gateway.reply import number
 
 Line = dict[str, Any]
@@ -123,7 +123,11 @@ def _said(verdict: Line) -> str:
     who = subject(verdict["scope"])
     if verdict["reason"] == NEVER:
         return f"it needs {value} {_plural(unit)}, and {who} can never hold more than {limit}"
+    if verdict["reason"] == GATE:
+        return f"requests of {who} are refused above {limit} {unit}, and it was {value}"
     words = SAID.get((verdict["check"], verdict["unit"]))
+    if words is None and _is_ratio(verdict):
+        return f"{_what(verdict)} was {value} full, and new work of its class waits above {limit}"
     if words is None:
         return f"{who} would have {value} {unit}, and may have {limit}"
     return words.format(who=who, value=value, limit=limit)
@@ -155,7 +159,19 @@ def _amount(verdict: Line, field: str) -> str:
     value = verdict[field]
     if value is None:  # what is not finite is null in JSON
         return "without bound"
-    return f"{value:.0%}" if verdict["unit"].endswith("_ratio") else number(value)
+    return f"{value:.0%}" if _is_ratio(verdict) else number(value)
+
+
+def _is_ratio(verdict: Line) -> bool:
+    """A share of memory or compute; behind its name may stand when it counts, and who says so."""
+    return str(verdict["unit"].partition(" ")[0]).endswith("_ratio")
+
+
+def _what(verdict: Line) -> str:
+    """`the compute of pool main (by steps)`."""
+    name, _, rest = verdict["unit"].partition("_ratio ")
+    what = "compute" if name.startswith("compute") else "memory"
+    return f"the {what} of {subject(verdict['scope'])}{f' ({rest})' if rest else ''}"
 
 
 def _refused(record: Line, others_waited: bool) -> Iterator[str]:
@@ -182,8 +198,8 @@ def _told(record: Line) -> Iterator[str]:
 
 def _briefly(verdict: Line) -> str:
     value, limit, unit = _amount(verdict, "value"), _amount(verdict, "limit"), _plural(verdict["unit"].replace("_", " "))
-    if verdict["unit"].endswith("_ratio"):
-        return f"the memory of {subject(verdict['scope'])} {value} full, up to {limit}"
+    if _is_ratio(verdict):
+        return f"{_what(verdict)} {value} full, up to {limit}"
     if verdict["check"] == "time" and unit.startswith("s "):
         return f"{unit.removeprefix('s ')} {value} s of {limit} s"
     return f"{subject(verdict['scope'])} {value} of {limit} {unit}"

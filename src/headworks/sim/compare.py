@@ -83,6 +83,7 @@ def setup(comparison: Comparison, discipline: str, planned: list[Planned], seed:
         distance=comparison.distance(),
         gateways=comparison.gateways,
         faults=comparison.fault_list(),
+        scaling=comparison.engines.autoscaler(),
     )
 
 
@@ -128,8 +129,11 @@ def policy_of(comparison: Comparison, discipline: str) -> Policy:
 def engine_of(engines: EngineScenario) -> EngineModel:
     if engines.kind == "fixed_rate":
         return FixedRate(engines.fixed_rate())
+    preset, changes = PRESETS[engines.preset](), dict(engines.settings)
     try:
-        return ContinuousBatching(dataclasses.replace(PRESETS[engines.preset](), **engines.settings))
+        if "cost" in changes:
+            changes["cost"] = dataclasses.replace(preset.cost, **changes["cost"])
+        return ContinuousBatching(dataclasses.replace(preset, **changes))
     except TypeError as error:
         raise ScenarioError(f"engines.settings: {error}") from error
 

@@ -12,8 +12,8 @@ from pydantic import BaseModel, ConfigDict, model_validator
 
 
 class Condition(BaseModel):
-    """One condition on one number. `about`: [value, ratio] allows that share on either side. `times`: [factor, path] is at
-    least so many times what the results have at that other path."""
+    """One condition on one number. `about`: [value, ratio] allows that share on either side. `times`: [factor, path, …] is
+    at least so many times the largest of what the results have at those other paths."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -22,7 +22,7 @@ class Condition(BaseModel):
     at_most: float | None = None
     between: tuple[float, float] | None = None
     about: tuple[float, float] | None = None
-    times: tuple[float, str] | None = None
+    times: tuple[float, str] | tuple[float, str, str] | None = None
 
     @model_validator(mode="after")
     def _says_something(self) -> Condition:
@@ -70,8 +70,8 @@ def _compared(condition: Condition, found: dict[str, Any]) -> Condition:
     """With a number in the place of another path."""
     if condition.times is None:
         return condition
-    factor, path = condition.times
-    return Condition(at_least=factor * _at(found, path))
+    factor, *paths = condition.times
+    return Condition(at_least=factor * max(_at(found, path) for path in paths))
 
 
 def _at(found: dict[str, Any], path: str) -> Any:

@@ -285,6 +285,18 @@ class SimReplica:
     def is_down(self) -> bool:
         return self._world.now_s < self._down_until_s
 
+    def stand_by(self) -> None:
+        """Nobody has started it yet: whoever connects is refused, whoever looks gets no answer."""
+        self._down_until_s = float("inf")
+
+    def come_up(self) -> None:
+        """It is there now."""
+        self._down_until_s = -1.0
+
+    @property
+    def stands_by(self) -> bool:
+        return self._down_until_s == float("inf")
+
     def restart(self, down_s: float) -> None:
         """The process dies; another one answers after `down_s`. Every open connection is reset."""
         self._advance()

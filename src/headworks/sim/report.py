@@ -59,6 +59,7 @@ def results(simulation: Simulation) -> dict[str, Any]:
         "classes": classes(simulation, arrivals),
         "fairness": fairness(simulation),
         "tenants": by_tenant(simulation),
+        "replicas_joined": len(simulation.autoscaler.joined_s) if simulation.autoscaler is not None else 0,
         "conservation": conservation(simulation),
         "alarms": _counted(alarm.name for _, alarm in simulation.alarms),
         "ledger_faults": dict(simulation.ledger.faults),
@@ -107,9 +108,20 @@ def classes(simulation: Simulation, arrivals: Sequence[Arrival]) -> dict[str, An
             "ttft_p50_s": quantile(first_s, 0.50),
             "ttft_p95_s": quantile(first_s, 0.95),
             "answered_s_max": max(answered_s, default=None),
+            "late": sum(not _first_in_time(one, simulation) for one in ours),
             "unanswered": len(ours) - len(answered_s) - sum(one.attempt.left_s is not None for one in ours),
         }
     return found
+
+
+def _first_in_time(arrival: Arrival, simulation: Simulation) -> bool:
+    """Of one that was sent: its first token came as promised, or its client left before that."""
+    attempt = arrival.attempt
+    source = simulation.setup.sources[arrival.caller.planned.source]
+    promise_s = simulation.setup.policy.classes[source.service_class].ttft_slo_s
+    if promise_s is None or attempt.first_byte_s is None:
+        return True
+    return attempt.first_byte_s - attempt.arrived_s <= promise_s + 1e-9
 
 
 def in_slo(arrival: Arrival, simulation: Simulation) -> bool:

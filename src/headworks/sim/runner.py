@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from headworks.core.commands import Answer
 from headworks.core.effects import Abort, Alarm, Ask, Attach, Effect, Observe, Outcome, Record, Reply, Run, WakeAt, Watch
@@ -53,6 +53,13 @@ class GateLike(Protocol):
     def drained(self) -> bool: ...
 
     def depart(self) -> list[Effect]: ...
+
+
+@runtime_checkable
+class Shown(Protocol):
+    """A gate that can be looked into."""
+
+    def snapshot(self, now_s: float) -> dict[str, Any]: ...
 
 
 class Front(Protocol):
@@ -164,6 +171,13 @@ class SimRunner:
             for effect in self.gate.handle(self._events.popleft(), self._world.now_s):
                 self._perform(effect)
         self._busy = False
+
+    def scale_wanted_ratio(self) -> float:
+        """What this gateway's gauge of that name shows an autoscaler now, of whichever pool wants most."""
+        if not isinstance(self.gate, Shown):
+            return 1.0  # a published rule that has no such gauge
+        pools = self.gate.snapshot(self._world.now_s)["pools"].values()
+        return max(float(pool["pressure"]["scale_wanted_ratio"]) for pool in pools)
 
     # --- out: effects are performed, each once ------------------------------------------------------------------
 

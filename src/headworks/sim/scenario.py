@@ -15,6 +15,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator
 
 from headworks.core.policy import ClassPolicy, DisciplinePolicy, PoolPolicy, TenantPolicy
+from headworks.sim.autoscaler import Scaling
 from headworks.sim.baseline_published import RULES
 from headworks.sim.baselines import Tuning
 from headworks.sim.clients import Temper
@@ -53,7 +54,9 @@ class EngineScenario(BaseModel):
     replicas: int = Field(default=1, ge=1, le=256)
     preset: str = "a100_8b"
     settings: dict[str, Any] = {}
-    """`fixed_rate`: all of it; `continuous_batching`: what differs from the preset."""
+    """`fixed_rate`: all of it; `continuous_batching`: what differs from the preset, also inside its `cost`."""
+    scaling: dict[str, float] | None = None
+    """An autoscaler: how many replicas are `ready` at the beginning, and after how long (`start_s`) a further one is."""
     distance: dict[str, float] = {}
 
     @field_validator("preset")
@@ -62,6 +65,9 @@ class EngineScenario(BaseModel):
         if preset not in PRESETS:
             raise ValueError(f"no such preset; known: {', '.join(PRESETS)}")
         return preset
+
+    def autoscaler(self) -> Scaling | None:
+        return None if self.scaling is None else _value(Scaling, dict(self.scaling))
 
     def fixed_rate(self) -> FixedRateSettings:
         return _value(FixedRateSettings, self.settings)
@@ -234,6 +240,7 @@ def _check_values(comparison: Comparison) -> None:
     comparison.policy.pool_policy(name="main", models=("model",), replicas=())
     comparison.line()
     comparison.distance()
+    comparison.engines.autoscaler()
     comparison.fault_list()
     for name in comparison.disciplines:
         comparison.discipline(name)

@@ -15,6 +15,7 @@ from headworks.core.effects import Alarm, Outcome, Run
 from headworks.core.events import Drain, Freed, PolicyChanged, ReplicaDescribed
 from headworks.core.policy import Policy
 from headworks.core.types import Decision, Owner, Request, RequestKey
+from headworks.sim.autoscaler import Autoscaler, Scaling
 from headworks.sim.clients import Attempt, Caller, Temper
 from headworks.sim.connection import Distance, Sending
 from headworks.sim.engine import EngineModel, Gauges, on_grid_s
@@ -78,6 +79,8 @@ class Setup:
     distance: Distance = field(default_factory=Distance)
     gateways: int = 1
     faults: list[Fault] = field(default_factory=list)
+    scaling: Scaling | None = None
+    """An autoscaler; without one every replica is there from the beginning."""
 
 
 class Arrival:
@@ -108,6 +111,7 @@ class Simulation:
         self.replicas = {
             name: SimReplica(name, make(), self.world, setup.distance, setup.seed) for name, make in setup.engines.items()
         }
+        self.autoscaler = Autoscaler(setup.scaling, self) if setup.scaling is not None else None
         self.ledger.woken = self._woken
         self.runners: list[SimRunner | None] = [None] * setup.gateways
         self._boots: dict[str, SimRunner] = {}
@@ -151,6 +155,8 @@ class Simulation:
             # On the engines' grid of a nanosecond, so that an arrival and an end that are due together are due together.
             self.world.at(on_grid_s(WARM_S + planned.at_s), caller.start)
         schedule(self.setup.faults, WARM_S, self)
+        if self.autoscaler is not None:
+            self.world.at(WARM_S, self.autoscaler.begin)
         self.world.at(WARM_S, self._look_at_gauges)
 
     def is_over(self) -> bool:
@@ -165,7 +171,8 @@ class Simulation:
         gate = self.setup.make_gate(self.policy, f"gateway-{number}", self.setup.seed + 7919 * self.boots, f"boot-{self.boots}")
         runner = SimRunner(gate, self.world, self.ledger, self.replicas, self, self._sending, self._idle_s)
         self.runners[number] = self._boots[f"boot-{self.boots}"] = runner
-        runner.start([replica.describe(self.setup.context_tokens, self._models) for replica in self.replicas.values()])
+        there = [replica for replica in self.replicas.values() if not replica.stands_by]
+        runner.start([replica.describe(self.setup.context_tokens, self._models) for replica in there])
         return runner
 
     def _woken(self, owner: Owner, pool: str) -> None:

@@ -1,0 +1,130 @@
+"""How many sequences may run side by side on one engine before each gets its tokens too slowly? (B8; B4's step occupancy)
+
+An engine that batches makes one token of every running sequence in each step. So the time T of a step is what each of them
+waits for its next token, and it grows with the number n of them. Pairs of n and T are seen whenever the engine is looked
+at: its progress clock says how long a step took, its gauge how many ran. Near what is seen now,
+
+    T(n) = T + slope · (n − at)          knee = at + (AIM_RATIO · promise ÷ spread − T) ÷ slope
+
+The level (`at`, T) is that of the last few looks, so it follows a change of the engine's speed at once. The slope is fitted
+by least squares with forgetting, and only while n has moved enough to say anything; before that, and after a jump, it is
+that of a line through the origin, which never promises too much where a step has a fixed part. *Spread* is the 95th
+percentile of what answers waited for a token ÷ what a step took while they ended: uneven steps need more room, and an engine
+that makes several tokens in a step needs less.
+
+An engine without a progress clock shows T by its answers alone, which are slow to tell: there a pair is what the answers
+took that began after the last change.
+"""
+
+from __future__ import annotations
+
+AIM_RATIO = 0.99
+"""The knee is where so much of the promise is used: a little below it, since what is seen lags behind what is."""
+LEVEL_WEIGHT = 0.3
+"""Of the newest look, in the level: it is that of the last second and a half."""
+KEEP_RATIO = 0.9
+"""Each pair weighs so much of the next in the slope: half a dozen looks, three seconds."""
+SPAN_RATIO, SPAN_MIN = 0.03, 0.7
+"""The slope is believed where n has spread by this share of itself, and by so many sequences."""
+JUMP_RATIO = 0.3
+"""A pair so far from the line, twice in a row, is another engine's: what was fitted is forgotten."""
+SLOPE_RATIO_MIN, SLOPE_RATIO_MAX = 0.1, 5.0
+"""Of the slope through the origin. Steeper is a knee in the literal sense; flatter is not told from noise."""
+ANSWERS_MIN, ANSWERS_MAX = 16, 256
+SPREAD_WEIGHT = 0.1
+SPREAD_MIN, SPREAD_MAX = 0.2, 1.5
+SEVERAL_RATIO = 0.8
+"""A spread below it is that of an engine that makes several tokens in a step; between it and 1 it is 1."""
+
+
+class Pace:
+    """The step time of one engine as a function of what runs there."""
+
+    __slots__ = ("_answers_s", "_at", "_spread", "_step_s", "_strikes", "_sums", "_weight", "is_fitted", "since_s", "slope_s")
+
+    def __init__(self) -> None:
+        self._answers_s: list[float] = []
+        """What recent answers waited for a token."""
+        self.since_s = float("-inf")
+        """Answers that began before this time ran at another limit."""
+        self._spread = 1.0
+        self._restart(0.0, 0.0)
+
+    def _restart(self, running: float, step_s: float) -> None:
+        """From here on this is all that is known."""
+        self._at, self._step_s = running, step_s
+        self._weight = 0.0
+        self._sums = (0.0, 0.0, 0.0, 0.0)
+        self._strikes = 0
+        self.is_fitted = False
+        """The slope was measured."""
+        self.slope_s = step_s / running if running else 0.0
+        """How much longer a step takes for one sequence more."""
+
+    def answered(self, token_s: float) -> None:
+        """An answer has ended, which waited so long for each token after its first."""
+        if len(self._answers_s) < ANSWERS_MAX:
+            self._answers_s.append(token_s)
+
+    def slow_answers_s(self) -> float | None:
+        """The 95th percentile of the answers since the last time; None while they are too few."""
+        answers_s = self._answers_s
+        if len(answers_s) < ANSWERS_MIN:
+            return None
+        self._answers_s = []
+        answers_s.sort()
+        return answers_s[(len(answers_s) - 1) * 95 // 100]
+
+    def saw(self, running: float, step_s: float, clocked: bool) -> None:
+        """A step took so long while so many ran. `clocked`: by the engine's own clock, not by the answers."""
+        if not self._at:
+            self._restart(running, step_s)
+        elif abs(step_s - self.step_s(running)) > JUMP_RATIO * self.step_s(running):
+            self._strikes += 1
+            if self._strikes < 2:
+                return  # one look may have met a long prompt
+            self._restart(running, step_s)
+        self._strikes = 0
+        self._at += (running - self._at) * LEVEL_WEIGHT
+        self._step_s += (step_s - self._step_s) * LEVEL_WEIGHT
+        self._fit(running, step_s)
+        slow_s = self.slow_answers_s() if clocked else None
+        if slow_s is not None:
+            spread = min(max(slow_s / self._step_s, SPREAD_MIN), SPREAD_MAX)
+            self._spread += (spread - self._spread) * SPREAD_WEIGHT
+
+    def _fit(self, running: float, step_s: float) -> None:
+        keep, (sum_n, sum_t, sum_nn, sum_nt) = KEEP_RATIO, self._sums
+        self._weight = weight = self._weight * keep + 1.0
+        self._sums = sum_n, sum_t, sum_nn, sum_nt = (
+            sum_n * keep + running,
+            sum_t * keep + step_s,
+            sum_nn * keep + running * running,
+            sum_nt * keep + running * step_s,
+        )
+        mean = sum_n / weight
+        variance = sum_nn / weight - mean * mean
+        through_origin = self._step_s / self._at
+        if variance > max(SPAN_MIN, SPAN_RATIO * mean) ** 2:
+            self.slope_s = (sum_nt / weight - mean * sum_t / weight) / variance
+            self.is_fitted = True
+        self.slope_s = min(max(self.slope_s, SLOPE_RATIO_MIN * through_origin), SLOPE_RATIO_MAX * through_origin)
+
+    def step_s(self, running: float) -> float:
+        """What a step would take with so many."""
+        return max(self._step_s + self.slope_s * (running - self._at), 0.1 * self._step_s)
+
+    @property
+    def spread(self) -> float:
+        """What the slowest answers wait for a token, in steps."""
+        return self._spread if self._spread > 1.0 or self._spread < SEVERAL_RATIO else 1.0
+
+    def is_slow(self, promise_s: float) -> bool:
+        """What runs now is too much for the promise, or all but."""
+        return self._step_s * self.spread > AIM_RATIO * promise_s
+
+    def knee(self, promise_s: float) -> float | None:
+        """The most that may run for the promise to hold; None before anything was seen."""
+        if not self._at:
+            return None
+        return max(1.0, self._at + (AIM_RATIO * promise_s / self.spread - self._step_s) / self.slope_s)

@@ -1,0 +1,206 @@
+"""The running limit by tokens: the knee of a step, and what follows it (B8). The engine here is a formula."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from headworks.core.control import token_promise_s
+from headworks.core.limit import RunningLimit
+from headworks.core.pace import Pace
+from headworks.core.policy import ClassPolicy
+from tests.core.driver import Bench, policy
+from tests.core.shared_pool import Counter, shared
+
+PROMISE_S = 0.035
+
+
+def linear(running: float) -> float:
+    """35 ms at 32."""
+    return 0.010 + 0.025 * running / 32
+
+
+def looked(
+    limit: RunningLimit, step_s: Callable[[float], float], looks: int, demand: int = 10_000, first_tokens: int = 0
+) -> list[int]:
+    """Looks half a second apart at an engine that runs as many as it may or as many as want to; the limit after each."""
+    found = []
+    for number in range(looks):
+        running = min(limit.value, demand)
+        limit.reached = demand > limit.value
+        limit.look(running, running, step_s(running), PROMISE_S, number / 2)
+        for _ in range(first_tokens):
+            limit.first_token(0.1, 1.0, running, number / 2)
+        found.append(limit.value)
+    return found
+
+
+# the knee
+
+
+def test_B8_the_knee_is_where_the_fitted_step_reaches_99_hundredths_of_the_promise() -> None:
+    pace = Pace()
+    for running in (8, 12, 16, 20):
+        pace.saw(running, linear(running), clocked=True)
+    assert pace.is_fitted
+    assert pace.slope_s == pytest.approx(0.025 / 32)
+    assert pace.knee(PROMISE_S) == pytest.approx((0.99 * 0.035 - 0.010) / (0.025 / 32))  # 31.6
+
+
+def test_B8_before_the_slope_was_measured_the_knee_is_that_of_a_line_through_the_origin() -> None:
+    pace = Pace()
+    assert pace.knee(PROMISE_S) is None
+    pace.saw(8, 0.016, clocked=True)
+    assert not pace.is_fitted
+    assert pace.knee(PROMISE_S) == pytest.approx(8 + (0.99 * 0.035 - 0.016) / 0.002)
+
+
+def test_B8_one_odd_step_is_passed_over_and_two_are_another_engine() -> None:
+    pace = Pace()
+    for running in (8, 12, 16, 20, 24):
+        pace.saw(running, linear(running), clocked=True)
+    before = pace.knee(PROMISE_S)
+    pace.saw(24, 0.2, clocked=True)
+    assert pace.knee(PROMISE_S) == before
+    pace.saw(24, 2 * linear(24), clocked=True)
+    assert not pace.is_fitted  # what was fitted is forgotten
+    assert pace.knee(PROMISE_S) == pytest.approx(24 * 0.99 * 0.035 / (2 * linear(24)))
+
+
+def test_B8_uneven_answers_need_more_room_and_several_tokens_a_step_less() -> None:
+    uneven, several = Pace(), Pace()
+    for _ in range(100):
+        for number in range(20):
+            uneven.answered(0.020 if number < 18 else 0.025)
+            several.answered(0.008)
+        uneven.saw(16, 0.020, clocked=True)
+        several.saw(16, 0.020, clocked=True)
+    assert uneven.spread == pytest.approx(1.25, abs=0.01)
+    assert several.spread == pytest.approx(0.4, abs=0.01)
+
+
+# the limit
+
+
+def test_B8_the_limit_finds_the_knee_from_below_and_stays() -> None:
+    limit = RunningLimit(None)
+    limit.look(0, 0, None, PROMISE_S, 0.0)
+    found = looked(limit, linear, 60)
+    assert max(found) <= 32
+    assert min(found[16:]) >= 29
+
+
+def test_B8_a_limit_without_feedback_does_not() -> None:
+    """The negative control."""
+    limit = RunningLimit(64)
+    assert set(looked(limit, linear, 60)) == {64}
+    assert linear(64) > PROMISE_S
+
+
+def test_B8_when_the_knee_halves_the_limit_is_there_within_ten_looks() -> None:
+    limit = RunningLimit(None)
+    limit.look(0, 0, None, PROMISE_S, 0.0)
+    looked(limit, linear, 60)
+    slow = looked(limit, lambda running: 0.010 + 0.025 * running / 16, 40)
+    assert all(12 <= value <= 16 for value in slow[10:])
+    quick = looked(limit, linear, 60)
+    assert all(28 <= value <= 32 for value in quick[40:])
+
+
+def test_B8_the_limit_is_frozen_while_the_application_is_the_limit() -> None:
+    limit = RunningLimit(None)
+    limit.look(0, 0, None, PROMISE_S, 0.0)
+    assert set(looked(limit, linear, 40, demand=6)) == {8}
+
+
+def test_B8_a_step_that_nearly_all_is_fixed_part_is_no_reason_to_stay_small() -> None:
+    limit = RunningLimit(None)
+    limit.look(0, 0, None, PROMISE_S, 0.0)
+    found = looked(limit, lambda running: 0.028 + 0.007 * running / 32, 60)
+    assert min(found[30:]) >= 26
+
+
+def test_B8_a_promise_one_sequence_alone_would_break_does_not_strangle_the_engine() -> None:
+    """A model whose every step takes longer than its class promises: fewer at once would not be quicker."""
+    limit = RunningLimit(None)
+    limit.look(0, 0, None, PROMISE_S, 0.0)
+    found = looked(limit, lambda running: 0.045 + 0.010 * running / 32, 60, first_tokens=4)
+    assert min(found) >= 4
+    assert found[-1] >= 32
+    assert limit.occupancy_ratio(16) is None
+
+
+def test_B8_without_a_clock_the_answers_tell() -> None:
+    limit = RunningLimit(None)
+    limit.look(None, 0, None, PROMISE_S, 0.0)
+    for round_s in range(60):
+        for _ in range(20):
+            limit.pace.answered(linear(limit.value))
+        limit.reached = True
+        limit.look(None, limit.value, None, PROMISE_S, float(round_s))
+    assert 28 <= limit.value <= 32
+    assert limit.pace.since_s == 59.0  # answers that began before the last change do not count
+
+
+def test_B8_a_first_token_as_late_as_its_prompt_is_long_is_not_the_limits_fault() -> None:
+    limit, crowded = RunningLimit(None), RunningLimit(None)
+    for _ in range(20):
+        limit.first_token(1.0, 1.0, running=8, now_s=0.0, prompt_tokens=10_000)
+    assert limit.value >= 8
+    for _ in range(12):
+        crowded.first_token(0.1, 1.0, running=crowded.value, now_s=0.0, prompt_tokens=1_000)
+    assert crowded.value == 20
+    crowded.first_token(1.0, 1.0, running=20, now_s=1.0, prompt_tokens=1_000)
+    assert crowded.value == 18
+
+
+def test_B4_occupancy_is_what_runs_over_the_knee_once_it_was_measured() -> None:
+    limit = RunningLimit(None)
+    limit.look(0, 0, None, PROMISE_S, 0.0)
+    assert limit.occupancy_ratio(8) is None
+    looked(limit, linear, 60)
+    assert limit.occupancy_ratio(15) == pytest.approx(15 / 31.6, abs=0.02)
+
+
+# who promises
+
+
+def test_B8_the_tightest_promise_of_the_classes_that_ask_counts() -> None:
+    quick = ClassPolicy("interactive", share=10.0, tpot_slo_s=0.035)
+    calm = ClassPolicy("batch", share=3.0, tpot_slo_s=0.1)
+    counter = Counter(shared(quick, calm, active_requests_max=10))
+    desk = counter.bench.gate._desk
+    pool, classes = desk.pools["p"], desk.policy.classes
+    assert token_promise_s(pool, classes, counter.bench.now_s) == 0.035  # nobody has asked yet: all of them
+    counter.arrive("batch", "acme")
+    assert token_promise_s(pool, classes, counter.bench.now_s) == 0.1
+    counter.arrive("interactive", "acme")
+    assert token_promise_s(pool, classes, counter.bench.now_s) == 0.035
+    assert token_promise_s(pool, classes, counter.bench.now_s + 600.1) is None
+    assert token_promise_s(pool, {"bulk": ClassPolicy("bulk")}, counter.bench.now_s) is None
+
+
+def test_B8_steps_and_answers_reach_the_limit_through_the_gate() -> None:
+    bench = Bench(policy(interactive={"tpot_slo_s": PROMISE_S, "wait_s_max": 60.0, "ttft_slo_s": None}))
+    bench.sample()
+    for _ in range(12):
+        bench.arrive(100, stream=True)
+    pool = bench.gate._desk.pools["p"]
+    assert pool.requests_limit() == 8
+    for look in range(1, 4):  # half a second apart; 25 steps in between: 20 ms each with 8 running
+        bench.advance(0.5)
+        bench.sample(iterations=(25 * look,), running=8)
+    pace = pool.replicas["p/0"].limit.pace
+    assert pace.step_s(8) == pytest.approx(0.020)
+    assert pool.requests_limit() > 8
+
+
+def test_B8_where_every_first_token_is_late_that_is_not_taken_for_the_time_it_takes_to_read() -> None:
+    limit = RunningLimit(None)
+    for _ in range(24):
+        limit.first_token(0.1, 1.0, running=limit.value, now_s=0.0, prompt_tokens=1_000)
+    assert limit.value == 32
+    for second in range(1, 101):
+        limit.first_token(1.0, 1.0, running=limit.value, now_s=float(second), prompt_tokens=1_000)
+    assert limit.value == 1
