@@ -12,7 +12,7 @@ from headworks.core.commands import Heartbeat
 from headworks.core.effects import Run
 from headworks.core.memory import PEAK_RATIO, QUIET_REQUESTS, RATIO_MAX
 from headworks.core.peak import groups_of
-from headworks.core.pool import Replica
+from headworks.core.replica import Replica
 from tests.core.driver import Bench, capacity, policy
 
 KV_TOKENS = 10_000

@@ -32,8 +32,8 @@ from headworks.core.desk import Desk
 from headworks.core.events import LedgerLost, StoreChanged
 from headworks.core.life import LEAVING, SETTLING, Life
 from headworks.core.peak import Profile
-from headworks.core.pool import Replica
 from headworks.core.quota import PREFIX
+from headworks.core.replica import Replica
 from headworks.core.types import Charge, Owner, ReplicaSample, Reservation
 
 BEAT_S = 1.0

@@ -10,8 +10,9 @@ from headworks.core.disciplines import own_share
 from headworks.core.events import Drain, SampleFailed, UsageRead
 from headworks.core.life import RUNNING, SENT
 from headworks.core.policy import INFINITE_S, Policy
-from headworks.core.pool import Pool, Replica
+from headworks.core.pool import Pool
 from headworks.core.refusing import Refusing
+from headworks.core.replica import Replica
 from headworks.core.types import Capacity, ReplicaSample
 
 LOOK_S_MIN = 0.025

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from headworks.core.policy import ClassPolicy
-from headworks.core.pool import Pool, Replica
+from headworks.core.pool import Pool
+from headworks.core.replica import Replica
 
 PROMISED_S = 600.0
 """A class that has not asked for so long promises nothing to anybody, until it asks again."""

@@ -33,7 +33,8 @@ from headworks.core.forecast import saw_end, saw_first_token, saw_nothing, uncac
 from headworks.core.growth import Growth
 from headworks.core.life import LEAVING, RUNNING, SENT, SETTLING, UNASKED, Life
 from headworks.core.policy import INFINITE_S
-from headworks.core.pool import Pool, Replica
+from headworks.core.pool import Pool
+from headworks.core.replica import Replica
 from headworks.core.types import Decision, ReplicaSample, Reservation
 
 OVERDUE_S = 10.0

@@ -20,8 +20,9 @@ from headworks.core.effects import Alarm, Ask, Effect, Observe, Outcome, Record,
 from headworks.core.lane import Lane
 from headworks.core.life import ASKED, ENDED, MOVES, RUNNING, Life
 from headworks.core.policy import INFINITE_S, ClassPolicy, Policy, TenantPolicy
-from headworks.core.pool import Pool, Replica
+from headworks.core.pool import Pool
 from headworks.core.reading import Charges
+from headworks.core.replica import Replica
 from headworks.core.tenant import TenantUse
 from headworks.core.types import Decision, Owner
 

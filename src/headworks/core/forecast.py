@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from headworks.core.lane import Lane
     from headworks.core.life import Life
     from headworks.core.policy import ClassPolicy
-    from headworks.core.pool import Pool, Replica
+    from headworks.core.pool import Pool
+    from headworks.core.replica import Replica
 
 CACHED_WEIGHT = 0.1
 FLOWS_MAX = 2_000

@@ -15,8 +15,8 @@ from headworks.core.types import Decision, Execution, Forecast, Request, Row, Us
 if TYPE_CHECKING:
     from headworks.core.lane import Lane
     from headworks.core.metering import Draw
-    from headworks.core.pool import Replica
     from headworks.core.quota import QuotaCharge
+    from headworks.core.replica import Replica
 
 CLAIMING, QUEUED, ASKED, UNASKED, SENT, RUNNING, LEAVING, SETTLING, ENDED = (
     "claiming",

@@ -32,7 +32,7 @@ from headworks.core.types import ReplicaSample, Work
 if TYPE_CHECKING:
     from headworks.core.lengths import Lengths
     from headworks.core.life import Life
-    from headworks.core.pool import Replica
+    from headworks.core.replica import Replica
 
 RATIO_MAX = 2.5
 STEP_RATIO = 0.05

@@ -36,7 +36,8 @@ from headworks.core.policy import INFINITE_S, PressurePolicy
 from headworks.core.types import Row
 
 if TYPE_CHECKING:
-    from headworks.core.pool import Pool, Replica
+    from headworks.core.pool import Pool
+    from headworks.core.replica import Replica
 
 SCALE_BAND_RATIO = 0.05
 SCALE_IN_RATIO = 0.8

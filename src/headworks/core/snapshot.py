@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from headworks.core.calibration import Calibration
 from headworks.core.life import CHARGED_HERE, QUEUED, Life
-from headworks.core.pool import Pool, Replica
+from headworks.core.pool import Pool
 from headworks.core.pressure import Pressure
 from headworks.core.quota import Quota
+from headworks.core.replica import Replica
 
 if TYPE_CHECKING:
     from headworks.core.boot import Boot

@@ -1,0 +1,210 @@
+"""What is known of one engine, what this gateway has taken there, and whether a request fits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from headworks.core.evidence import ClockProof, iteration_s
+from headworks.core.limit import RunningLimit
+from headworks.core.memory import Memory
+from headworks.core.policy import PoolPolicy
+from headworks.core.predict import DecodeTime, PrefillTime
+from headworks.core.reading import SATURATED, Reading
+from headworks.core.types import Capacity, ReplicaSample, Work
+
+if TYPE_CHECKING:
+    from headworks.core.lane import Lane
+    from headworks.core.life import Life
+
+Runs = Mapping[str, "Life"]
+DOWN_S = 1.0
+"""A replica that refused a connection is left alone this long, or until a sample of it arrives."""
+UNCOUNTED_S = float("inf")
+"""Left alone until a sample has been counted."""
+
+
+class Replica:
+    """One engine: what it said, when, and what we have on it."""
+
+    __slots__ = (
+        "_kv_of_a_token",
+        "_kv_ratio",
+        "_kv_until_s",
+        "capacity",
+        "closing",
+        "decode",
+        "down_until_s",
+        "incarnation_asked",
+        "incarnation_number",
+        "incarnation_told",
+        "iteration_s",
+        "kv_tokens",
+        "limit",
+        "memory",
+        "name",
+        "opening",
+        "opening_tokens",
+        "policy",
+        "prefill",
+        "progress_s",
+        "reader_s",
+        "reader_sequence",
+        "reading",
+        "requests",
+        "sample",
+        "scope",
+        "sent_tokens",
+        "stalls_at_s",
+        "stamps_asked",
+        "step_s",
+        "tokens",
+        "tokens_max",
+        "unproved",
+        "unstamped",
+    )
+
+    def __init__(self, name: str, policy: PoolPolicy, promise_s: float | None, runs: Runs) -> None:
+        self.name = name
+        self.scope = f"replica:{name}"
+        self.policy = policy
+        self.capacity: Capacity | None = None
+        self.sample: ReplicaSample | None = None
+        self.progress_s = 0.0
+        """When its iteration clock was last seen to advance, or it was seen empty."""
+        self.iteration_s: float | None = None
+        """What one iteration took between the last two samples in which its clock moved; None before."""
+        self.step_s: float | None = None
+        """The same between the last two; None if it did not move, or there is no clock."""
+        self.stalls_at_s = float("inf")
+        """With work inside and the clock standing still it is stalled from then on."""
+        self._kv_ratio = self._kv_of_a_token = 0.0
+        self._kv_until_s = float("-inf")
+        self.down_until_s = 0.0
+        self.memory = Memory(self, runs)
+        self.tokens_max: int | None = None
+        """Memory it may be charged with: what it holds × over-commit; None while nobody knows."""
+        self.kv_tokens = 0
+        """What it really has; 0 while nobody knows."""
+        self.tokens = 0
+        self.requests = 0
+        self.opening = 0
+        """Executions sent there that have not shown a first byte yet."""
+        self.opening_tokens = 0
+        """Prompt tokens of those whose first byte says when their prompt was read: the streamed ones."""
+        self.sent_tokens = 0
+        """KV tokens of prompts sent since the last sample began: the gauge cannot show them yet."""
+        self.limit = RunningLimit(policy.active_requests_max)
+        self.prefill = PrefillTime()
+        self.reading = Reading(policy, promise_s)
+        self.decode = DecodeTime()
+        self.closing: dict[str, ClockProof] = {}
+        """Executions whose server side has closed, waiting for the clock proof."""
+        self.unproved: dict[str, float] = {}
+        """Executions that must be proved stopped by counting or by a new incarnation, and since when."""
+        self.unstamped: dict[str, float] = {}
+        """Executions whose first byte was seen at that time: the next sample begun after it names their incarnation."""
+        self.incarnation_told = ""
+        """The last one the ledger has answered for; until then it is told again with every sample."""
+        self.incarnation_asked = ""
+        self.stamps_asked: tuple[str, ...] = ()
+        """The incarnation the ledger was last told."""
+        self.incarnation_number = 0
+        """The number the ledger gave the newest incarnation."""
+        self.reader_sequence = 0
+        """The ledger sequence (Q) our seat as reader was given at; a sample begun after `reader_s` may be put with it."""
+        self.reader_s = float("-inf")
+
+    def change_policy(self, policy: PoolPolicy, promise_s: float | None) -> None:
+        self.policy = policy
+        self.limit.fix(policy.active_requests_max)
+        self.memory.learn()
+        self.reading.change_policy(policy, promise_s)
+
+    def refused_connection(self, now_s: float) -> None:
+        """Nobody listens there: leave it alone for a moment."""
+        self.down_until_s = max(self.down_until_s, now_s + DOWN_S)
+
+    def take_stock(self) -> None:
+        """Another life's work may run there: send nothing until a look at it has been counted, if it can be looked at."""
+        if self.sample is None:
+            self.down_until_s = UNCOUNTED_S
+
+    def counted(self) -> None:
+        """What runs there has been compared with what is charged."""
+        if self.down_until_s == UNCOUNTED_S:
+            self.down_until_s = 0.0
+
+    def sampled(self, sample: ReplicaSample, now_s: float) -> None:
+        """Take a sample in. Progress: the clock moved, or there was nothing to do."""
+        before = self.sample
+        moved = before is None or before.incarnation != sample.incarnation or before.iterations != sample.iterations
+        self.step_s = iteration_s(before, sample)
+        self.iteration_s = self.step_s or self.iteration_s
+        if sample.preemptions_total and self.memory.sampled(before, sample):
+            self.tokens_max = self.memory.tokens_max
+        if before is not None and before.incarnation != sample.incarnation:
+            self.prefill.restarted()
+            self.decode.restarted()
+        if moved or not sample.running or sample.iterations is None:
+            self.progress_s = now_s
+        self.sample = sample
+        self.stalls_at_s = self.progress_s + self.policy.stalled_s if sample.running else float("inf")
+        known = sample.kv_used_ratio is not None
+        self._kv_ratio = sample.kv_used_ratio or 0.0
+        self._kv_until_s = sample.ended_s + self.policy.forget_s if known else float("-inf")
+        self.sent_tokens = 0
+        if sample.running is None or sample.waiting is None:
+            self.down_until_s = 0.0
+            return
+        if self.down_until_s != UNCOUNTED_S:
+            self.down_until_s = 0.0
+        self.limit.sampled(sample.running, sample.waiting, now_s)
+
+    def kv_used_ratio(self, now_s: float) -> float | None:
+        """The gauge plus what was sent since, while the sample is worth anything; None means ledger-only (B3)."""
+        return self._kv_ratio + self.sent_tokens * self._kv_of_a_token if now_s <= self._kv_until_s else None
+
+    def waiting(self, now_s: float) -> int:
+        """Requests waiting inside the engine, as far as a sample fresh enough shows."""
+        sample = self.sample
+        if sample is None or sample.waiting is None or now_s - sample.ended_s > self.policy.stale_s:
+            return 0
+        return sample.waiting
+
+    def state(self, now_s: float) -> str:
+        """`ready`, `lost` (unknown or refusing connections) or `stalled` (work inside and a frozen clock)."""
+        if self.capacity is None or now_s < self.down_until_s:
+            return "lost"
+        return "stalled" if now_s > self.stalls_at_s else "ready"
+
+    def learn_capacity(self) -> None:
+        """Compute what follows from the policy and from what the engine said of itself."""
+        self.memory.learn()
+        self.kv_tokens = self.memory.kv_tokens or 0
+        self.tokens_max = self.memory.tokens_max
+        self._kv_of_a_token = 1.0 / self.kv_tokens if self.kv_tokens else 0.0
+
+    def room(self, work: Work, lane: Lane, now_s: float) -> str:
+        """Why this work cannot go there now, or "". By what this gateway has taken; the ledger has the last word."""
+        if self.capacity is None or now_s < self.down_until_s or now_s > self.stalls_at_s:
+            return "no_replica"
+        kv_used = self.kv_used_ratio(now_s)
+        if kv_used is not None and kv_used > self.policy.kv_ratio_max:
+            return "kv_saturation"
+        limit = self.limit.value
+        if self.requests and self.requests + work.sequences > limit:
+            self.limit.reached = True
+            return "queue_timeout"
+        if self.tokens_max is not None and self.tokens + work.kv_tokens > self.kv_tokens:
+            reason = self.memory.beyond(work, lane.lengths, now_s)
+            if reason:
+                return reason
+        reading, tokens = self.reading, work.prefill_tokens
+        if tokens >= reading.from_tokens and not reading.has_room(tokens, lane.service_class.ttft_slo_s):
+            return SATURATED
+        if lane.token_promise is not None:
+            places = self.decode.places(lane.token_promise)
+            if places is not None and self.requests + work.sequences > places:
+                return "compute_saturation"  # not `queue_timeout`: nobody may pass who would make it slower still
+        return ""
