@@ -230,7 +230,7 @@ def test_C4_the_interval_holds_the_true_rate_nineteen_times_of_twenty() -> None:
     print(f"python -m pytest tests/core/test_forecast.py -k interval  # seed {seed}")
     rng, held = random.Random(seed), 0
     for _ in range(400):
-        drain, now_s = DrainRate(1_024, 1e9), 0.0
+        drain, now_s = DrainRate(None, 1_024, 1e9), 0.0
         for _ in range(200):
             drain.granted(100, 1, backlogged=True, now_s=now_s)
             now_s += rng.expovariate(10.0)

@@ -19,7 +19,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from headworks.core.calibration import STEP_AT_ONCE, Calibration
-from headworks.core.predict import BEYOND_KEPT, BEYOND_MIN, size_of
+from headworks.core.predict import BEYOND_KEPT, BEYOND_MIN, TokenPromise, size_of
 from headworks.core.stats import Window
 from headworks.core.types import Forecast, Work
 
@@ -217,6 +217,15 @@ def whole_answer_s(work: Work, lane: Lane, forecast: Forecast, promise_s: float)
     if place.prefill.alone_s(uncached(work, lane)) + alone_each_s * tokens > promise_s:
         return None
     return forecast.wait_s + forecast.prefill_s + each_s * tokens
+
+
+def places_of(pool: Pool, promise: TokenPromise) -> int | None:
+    """So many may run on all replicas together for a token to come that quickly; None while nobody knows of each."""
+    if pool.single is not None:
+        return pool.single.decode.places(promise)
+    found = [replica.decode.places(promise) for replica in pool.replicas.values()]
+    known = [places for places in found if places is not None]
+    return sum(known) if len(known) == len(found) else None
 
 
 # after

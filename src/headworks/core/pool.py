@@ -13,7 +13,7 @@ from headworks.core.lengths import TenantLengths
 from headworks.core.limit import RunningLimit
 from headworks.core.memory import Memory
 from headworks.core.policy import INFINITE_S, PoolPolicy
-from headworks.core.predict import SERVICE_GAPS_MAX, SERVICE_WINDOW_S, DecodeTime, DrainRate, PrefillTime, TokenPromise
+from headworks.core.predict import SERVICE_GAPS_MAX, SERVICE_WINDOW_S, DecodeTime, DrainRate, PrefillTime
 from headworks.core.queue import PoolQueue
 from headworks.core.reading import NOTHING_COUNTED, SATURATED, Reading
 from headworks.core.slots import ReturnSlots
@@ -106,9 +106,8 @@ class Replica:
         self.sent_tokens = 0
         """KV tokens of prompts sent since the last sample began: the gauge cannot show them yet."""
         self.limit = RunningLimit(policy.active_requests_max)
-        self.prefill = PrefillTime()
+        self.prefill, self.decode = PrefillTime(), DecodeTime()
         self.reading = Reading(policy, promise_s)
-        self.decode = DecodeTime()
         self.closing: dict[str, ClockProof] = {}
         """Executions whose server side has closed, waiting for the clock proof."""
         self.unproved: dict[str, float] = {}
@@ -212,10 +211,8 @@ class Replica:
         reading, tokens = self.reading, work.prefill_tokens
         if tokens >= reading.from_tokens and not reading.has_room(tokens, lane.service_class.ttft_slo_s):
             return SATURATED
-        if lane.token_promise is not None:
-            places = self.decode.places(lane.token_promise)
-            if places is not None and self.requests + work.sequences > places:
-                return "compute_saturation"  # not `queue_timeout`: nobody may pass who would make it slower still
+        if lane.token_promise is not None and self.decode.is_full(lane.token_promise, self.requests + work.sequences):
+            return "compute_saturation"  # not `queue_timeout`: nobody may pass who would make it slower still
         return ""
 
 
@@ -240,7 +237,6 @@ class Pool:
         "reads_from_tokens",
         "replicas",
         "requests",
-        "service",
         "single",
         "slots",
         "tokens",
@@ -259,10 +255,7 @@ class Pool:
         self.queue = PoolQueue()
         self.class_uses: dict[str, ClassUse] = {}
         """By class, where weights decide; bounded by the classes there are."""
-        self.drain = DrainRate()
-        """What is decided by: quick to change."""
-        self.service = DrainRate(SERVICE_GAPS_MAX, SERVICE_WINDOW_S)
-        """What is told: the same over longer, so that it is certain (C4)."""
+        self.drain = DrainRate(DrainRate(None, SERVICE_GAPS_MAX, SERVICE_WINDOW_S))
         self.bounds = Bounds(policy.coverage_ratio)
         self.slots = ReturnSlots()
         self.proof_s = Window(PROOFS)
@@ -339,9 +332,7 @@ class Pool:
     def granted(self, service_class: str, use: ClassUse | None, work: Work, now_s: float) -> None:
         """The ledger granted this: one more step of the queue, and of its class's part of it."""
         queue = self.queue
-        if queue.requests or self.drain.is_backlogged:
-            self.drain.granted(work.tokens, work.sequences, queue.requests > 0, now_s)
-            self.service.granted(work.tokens, work.sequences, queue.requests > 0, now_s)
+        self.drain.granted(work.tokens, work.sequences, queue.requests > 0, now_s)
         if use is not None and (queue.requests or use.drain.is_backlogged):
             use.drain.granted(work.tokens, work.sequences, queue.of_class(service_class).requests > 0, now_s)
 
@@ -349,7 +340,6 @@ class Pool:
         """Somebody left the queue other than by a grant."""
         if not self.queue.requests:
             self.drain.emptied()
-            self.service.emptied()
         use = self.class_uses.get(service_class)
         if use is not None and not self.queue.of_class(service_class).requests:
             use.drain.emptied()
@@ -369,14 +359,6 @@ class Pool:
         if self.single is not None:
             return self.single.limit.value
         return sum(replica.limit.value for replica in self.replicas.values())
-
-    def places(self, promise: TokenPromise) -> int | None:
-        """So many may run on all replicas together for a token to come that quickly; None while nobody knows of each."""
-        if self.single is not None:
-            return self.single.decode.places(promise)
-        found = [replica.decode.places(promise) for replica in self.replicas.values()]
-        known = [places for places in found if places is not None]
-        return sum(known) if len(known) == len(found) else None
 
     def largest_tokens(self) -> int | None:
         """What no single request can pass: one replica's memory, and the pool's own limit."""

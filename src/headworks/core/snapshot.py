@@ -67,6 +67,7 @@ def _quota(quota: Quota, now_s: float) -> dict[str, Any]:
 
 
 def _pool(desk: Desk, pool: Pool, now_s: float) -> dict[str, Any]:
+    service = pool.drain.longer or pool.drain
     states = Counter(life.state for life in desk.runs.values() if life.request.pool == pool.name)
     return {
         "queue": {
@@ -81,8 +82,8 @@ def _pool(desk: Desk, pool: Pool, now_s: float) -> dict[str, Any]:
         "requests_limit": pool.requests_limit(),
         "drain_tokens_per_s": pool.drain.tokens_per_s,
         "drain_error_ratio": pool.drain.tokens_error_ratio,
-        "service_rate_per_s": pool.service.requests_per_s,
-        "service_rate_error_ratio": pool.service.requests_error_ratio,
+        "service_rate_per_s": service.requests_per_s,
+        "service_rate_error_ratio": service.requests_error_ratio,
         "forecasts": {"ttft": _kept(pool.bounds.room, pool.bounds.drain), "e2e": _kept(pool.bounds.totals)},
         "return_slots": len(pool.slots),
         "return_slots_tokens": pool.slots.tokens,

@@ -290,7 +290,7 @@ def _step(clients: int, attempts: list[Attempt], from_s: float, until_s: float) 
     whole = sorted(
         (one for one in attempts if one.end == COMPLETE and from_s <= one.ended_s <= until_s), key=lambda one: one.ended_s
     )
-    rate = DrainRate(GAPS_KEPT, LIMIT_S)
+    rate = DrainRate(None, GAPS_KEPT, LIMIT_S)
     rate.granted(0, 0, True, from_s)
     for one in whole:
         rate.granted(one.prompt_tokens + one.output_tokens, 1, True, one.ended_s)
