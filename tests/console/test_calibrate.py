@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from headworks.testing.fake.settings import FakeSettings
 from headworks.testing.fake_engine import FakeEngine
 from headworks.tools.engine_probe import Found
 from headworks.tools.first_file import first_file, measured_requests_max
-from headworks.tools.measure import Measured, RateStep, Step
+from headworks.tools.measure import Measured, RateStep, Step, enough
 
 Capture = pytest.CaptureFixture[str]
 SPEED = 2.0
@@ -96,6 +97,13 @@ def measured(error_ratio: float = 0.05, saturation_per_s: float | None = 9.0) ->
         rates if saturation_per_s else rates[1:],
         saturation_per_s,
     )
+
+
+def test_C4_the_fewest_that_bring_nearly_the_most_in_time_are_enough() -> None:
+    ramp = [step(1, 2.0, 0.1), step(8, 9.6, 0.1), step(16, 10.0, 0.1), replace(step(32, 12.0, 0.1), ttft_p95_s=3.0)]
+    assert enough(ramp, 1.0) == 8
+    assert enough(ramp, 4.0) == 32
+    assert enough(ramp, 0.1) == 1, "none is in time: one at a time is as near as it comes"
 
 
 def found() -> Found:

@@ -195,11 +195,11 @@ def test_C3_one_that_left_after_its_bound_was_missed_and_one_before_says_nothing
     busy(bench)
     bounds = bench.gate._desk.pools["p"].bounds
     for waited_s, missed in ((0.05, 0), (5.0, 1)):
-        before = bounds.room.missed
+        before = bounds.firsts.missed
         name = bench.arrive(151, 51)
         bench.advance(waited_s)
         bench.feed(events.ClientGone(name))
-        assert bounds.room.missed - before == missed
+        assert bounds.firsts.missed - before == missed
 
 
 def test_C3_in_observe_mode_what_would_have_waited_teaches_nothing_of_waiting() -> None:
@@ -230,7 +230,7 @@ def test_C4_the_interval_holds_the_true_rate_nineteen_times_of_twenty() -> None:
     print(f"python -m pytest tests/core/test_forecast.py -k interval  # seed {seed}")
     rng, held = random.Random(seed), 0
     for _ in range(400):
-        drain, now_s = DrainRate(1_024, 1e9), 0.0
+        drain, now_s = DrainRate(None, 1_024, 1e9), 0.0
         for _ in range(200):
             drain.granted(100, 1, backlogged=True, now_s=now_s)
             now_s += rng.expovariate(10.0)

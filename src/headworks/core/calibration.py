@@ -22,7 +22,7 @@ from collections import deque
 STEP = 0.05
 STEP_AT_ONCE = 0.1
 """Where it is not the bounds given that are steered by, but whether today's would have held: nothing is heard of late then."""
-DAMPED = 0.5
+DAMPED = 1.0
 """A level that is moved by more than this before its first miss is heard of swings to and fro."""
 TAIL_MIN, TAIL_MAX = -0.3, 0.4
 RECENT_MAX = 500

@@ -7,7 +7,7 @@ predicted first token. Each says what it compared with what. None decides what i
 
 from __future__ import annotations
 
-from headworks.core.forecast import whole_answer_s
+from headworks.core.forecast import places_of, whole_answer_s
 from headworks.core.lane import Lane
 from headworks.core.memory import PEAK_RATIO
 from headworks.core.types import Forecast, Request, Row, Work
@@ -41,7 +41,7 @@ def compare(request: Request, work: Work, lane: Lane, forecast: Forecast, now_s:
     # 3 compute
     rows.append(("compute", pool_scope, pool.requests + work.sequences, pool.requests_limit(), "requests", POOL_FULL))
     if lane.token_promise is not None:
-        places = pool.places(lane.token_promise)
+        places = places_of(pool, lane.token_promise)
         if places is not None:
             rows.append(("compute", pool_scope, pool.requests + work.sequences, places, lane.token_promise.unit, POOL_FULL))
     if work.prefill_tokens >= pool.reads_from_tokens:

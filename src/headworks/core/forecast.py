@@ -19,7 +19,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from headworks.core.calibration import STEP_AT_ONCE, Calibration
-from headworks.core.predict import BEYOND_KEPT, BEYOND_MIN, size_of
+from headworks.core.predict import BEYOND_KEPT, BEYOND_MIN, TokenPromise, size_of
 from headworks.core.stats import Window
 from headworks.core.types import Forecast, Work
 
@@ -55,13 +55,11 @@ def tails_of(service_class: ClassPolicy, coverage: float) -> Tails:
 class Bounds:
     """What a pool's forecasts came to: by the way they were made, and for whole answers by what was set aside."""
 
-    __slots__ = ("answers", "answers_by_flow", "drain", "room", "totals", "waits")
+    __slots__ = ("answers", "answers_by_flow", "firsts", "totals", "waits")
 
     def __init__(self, coverage: float) -> None:
-        self.room = Calibration(coverage)
-        """Of first tokens of requests that were sent at once."""
-        self.drain = Calibration(coverage)
-        """Of first tokens of requests that had to wait."""
+        self.firsts = Calibration(coverage)
+        """One level for all first tokens, waited for or not: two would each be off by as much."""
         self.totals = Calibration(coverage)
         self.waits = Window(BEYOND_KEPT)
         """How far first tokens of requests that had to wait came after what was fitted, in spreads of the wait."""
@@ -72,7 +70,7 @@ class Bounds:
 
     def aim(self, coverage: float) -> None:
         """See `Calibration.aim`."""
-        for one in (self.room, self.drain, self.totals):
+        for one in (self.firsts, self.totals):
             if one.coverage != coverage:
                 one.aim(coverage)
 
@@ -90,11 +88,11 @@ def forecast_of(work: Work, lane: Lane, replica: Replica | None, discipline: Dis
     ttft_ratio = buffer_ratio
     if expected is not None:
         fitted_s, beyond = expected
-        prefill_s = _above(fitted_s, beyond, bounds.room.tail_ratio * lane.tails.ttft_ratio, buffer_ratio)
+        prefill_s = _above(fitted_s, beyond, bounds.firsts.tail_ratio * lane.tails.ttft_ratio, buffer_ratio)
         if wait_s is not None and most_s is not None:
             point_s = wait_s + fitted_s
             if basis == "room":
-                ttft_s = _above(fitted_s, beyond, bounds.room.tail_ratio, buffer_ratio)
+                ttft_s = _above(fitted_s, beyond, bounds.firsts.tail_ratio, buffer_ratio)
             else:
                 ttft_s = _after(point_s, most_s - wait_s, bounds, buffer_ratio)
             ttft_ratio = ttft_s / point_s if point_s > 0.0 else buffer_ratio
@@ -172,7 +170,7 @@ def _after(point_s: float, spread_s: float, bounds: Bounds, buffer_ratio: float)
     """The same behind a wait, which is off by more the longer it is."""
     if spread_s <= 0.0 or len(bounds.waits) < BEYOND_MIN:
         return point_s * buffer_ratio
-    return max(0.0, point_s + spread_s * bounds.waits.quantile(1.0 - max(0.0, bounds.drain.tail_ratio)))
+    return max(0.0, point_s + spread_s * bounds.waits.quantile(1.0 - max(0.0, bounds.firsts.tail_ratio)))
 
 
 def _whole(work: Work, lane: Lane, replica: Replica | None, point_s: float) -> tuple[float | None, float | None]:
@@ -220,6 +218,15 @@ def whole_answer_s(work: Work, lane: Lane, forecast: Forecast, promise_s: float)
     return forecast.wait_s + forecast.prefill_s + each_s * tokens
 
 
+def places_of(pool: Pool, promise: TokenPromise) -> int | None:
+    """So many may run on all replicas together for a token to come that quickly; None while nobody knows of each."""
+    if pool.single is not None:
+        return pool.single.decode.places(promise)
+    found = [replica.decode.places(promise) for replica in pool.replicas.values()]
+    known = [places for places in found if places is not None]
+    return sum(known) if len(known) == len(found) else None
+
+
 # after
 
 
@@ -230,10 +237,9 @@ def saw_first_token(life: Life, observes: bool, now_s: float) -> None:
         return
     took_s = now_s - life.request.arrived_s
     opening = life.replica.opening if life.replica is not None else 0
+    bounds.firsts.saw(took_s > forecast.ttft_s, opening + life.lane.pool.queue.requests)
     if forecast.basis == "room":
-        bounds.room.saw(took_s > forecast.ttft_s, opening)
         return
-    bounds.drain.saw(took_s > forecast.ttft_s, opening + life.lane.pool.queue.requests)
     spread_s = (forecast.wait_most_s or 0.0) - (forecast.wait_s or 0.0)
     if spread_s > 0.0:
         bounds.waits.add((took_s - forecast.ttft_s / forecast.buffer_ratio) / spread_s)
@@ -243,7 +249,7 @@ def saw_nothing(life: Life, now_s: float) -> None:
     """It ended before its first token. If its bound had passed by then, that was missed; if not, nobody knows."""
     forecast, bounds = life.forecast, life.lane.pool.bounds
     if forecast.ttft_s is not None and now_s - life.request.arrived_s > forecast.ttft_s:
-        (bounds.room if forecast.basis == "room" else bounds.drain).saw(True)
+        bounds.firsts.saw(True)
 
 
 def saw_end(life: Life, observes: bool, now_s: float) -> None:

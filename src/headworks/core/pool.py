@@ -10,7 +10,7 @@ from headworks.core.fair import Flow
 from headworks.core.forecast import Bounds
 from headworks.core.lengths import TenantLengths
 from headworks.core.policy import INFINITE_S, PoolPolicy
-from headworks.core.predict import SERVICE_GAPS_MAX, SERVICE_WINDOW_S, DrainRate, TokenPromise
+from headworks.core.predict import SERVICE_GAPS_MAX, SERVICE_WINDOW_S, DrainRate
 from headworks.core.pressure import Pressure
 from headworks.core.queue import PoolQueue
 from headworks.core.reading import NOTHING_COUNTED
@@ -54,7 +54,6 @@ class Pool:
         "reads_from_tokens",
         "replicas",
         "requests",
-        "service",
         "single",
         "slots",
         "tokens",
@@ -73,10 +72,7 @@ class Pool:
         self.queue = PoolQueue()
         self.class_uses: dict[str, ClassUse] = {}
         """By class, where weights decide; bounded by the classes there are."""
-        self.drain = DrainRate()
-        """What is decided by: quick to change."""
-        self.service = DrainRate(SERVICE_GAPS_MAX, SERVICE_WINDOW_S)
-        """What is told: the same over longer, so that it is certain (C4)."""
+        self.drain = DrainRate(DrainRate(None, SERVICE_GAPS_MAX, SERVICE_WINDOW_S))
         self.bounds = Bounds(policy.coverage_ratio)
         self.slots = ReturnSlots()
         self.pressure = Pressure(self)
@@ -156,9 +152,7 @@ class Pool:
     def granted(self, service_class: str, use: ClassUse | None, work: Work, now_s: float) -> None:
         """The ledger granted this: one more step of the queue, and of its class's part of it."""
         queue = self.queue
-        if queue.requests or self.drain.is_backlogged:
-            self.drain.granted(work.tokens, work.sequences, queue.requests > 0, now_s)
-            self.service.granted(work.tokens, work.sequences, queue.requests > 0, now_s)
+        self.drain.granted(work.tokens, work.sequences, queue.requests > 0, now_s)
         if use is not None and (queue.requests or use.drain.is_backlogged):
             use.drain.granted(work.tokens, work.sequences, queue.of_class(service_class).requests > 0, now_s)
 
@@ -166,7 +160,6 @@ class Pool:
         """Somebody left the queue other than by a grant."""
         if not self.queue.requests:
             self.drain.emptied()
-            self.service.emptied()
         use = self.class_uses.get(service_class)
         if use is not None and not self.queue.of_class(service_class).requests:
             use.drain.emptied()
@@ -186,14 +179,6 @@ class Pool:
         if self.single is not None:
             return self.single.limit.value
         return sum(replica.limit.value for replica in self.replicas.values())
-
-    def places(self, promise: TokenPromise) -> int | None:
-        """So many may run on all replicas together for a token to come that quickly; None while nobody knows of each."""
-        if self.single is not None:
-            return self.single.decode.places(promise)
-        found = [replica.decode.places(promise) for replica in self.replicas.values()]
-        known = [places for places in found if places is not None]
-        return sum(known) if len(known) == len(found) else None
 
     def largest_tokens(self) -> int | None:
         """What no single request can pass: one replica's memory, and the pool's own limit."""

@@ -69,12 +69,15 @@ class DrainRate:
         "_tokens_squared",
         "_window_s",
         "is_backlogged",
+        "longer",
         "requests_per_s",
         "spread_s",
         "tokens_per_s",
     )
 
-    def __init__(self, gaps_max: int = GAPS_MAX, window_s: float = WINDOW_S) -> None:
+    def __init__(self, longer: DrainRate | None = None, gaps_max: int = GAPS_MAX, window_s: float = WINDOW_S) -> None:
+        self.longer = longer
+        """The same over more gaps: what decides has to be quick to change, what is told of a pool has to be certain (C4)."""
         self._gaps_max = gaps_max
         self._window_s = window_s
         self._gaps: deque[tuple[float, int, int]] = deque()
@@ -95,7 +98,10 @@ class DrainRate:
     def granted(self, tokens: int, requests: int, backlogged: bool, now_s: float) -> None:
         """A grant happened; `backlogged`: something still waits after it."""
         if self.is_backlogged and self._last_s is not None:
-            self._add(max(0.0, now_s - self._last_s), tokens, requests)
+            gap_s = max(0.0, now_s - self._last_s)
+            self._add(gap_s, tokens, requests)
+            if self.longer is not None:
+                self.longer._add(gap_s, tokens, requests)
         self._last_s = now_s
         self.is_backlogged = backlogged
 
@@ -285,6 +291,11 @@ class DecodeTime:
         if slope_s <= 0.0 or within_s < slope_s:
             return None
         return max(PLACES_MIN, int(within_s / slope_s))
+
+    def is_full(self, promise: TokenPromise, running: int) -> bool:
+        """More would run than keep the promise."""
+        places = self.places(promise) if running > PLACES_MIN else None
+        return places is not None and running > places
 
     def restarted(self) -> None:
         """See `PrefillTime.restarted`."""

@@ -203,8 +203,6 @@ class Replica:
         reading, tokens = self.reading, work.prefill_tokens
         if tokens >= reading.from_tokens and not reading.has_room(tokens, lane.service_class.ttft_slo_s):
             return SATURATED
-        if lane.token_promise is not None:
-            places = self.decode.places(lane.token_promise)
-            if places is not None and self.requests + work.sequences > places:
-                return "compute_saturation"  # not `queue_timeout`: nobody may pass who would make it slower still
+        if lane.token_promise is not None and self.decode.is_full(lane.token_promise, self.requests + work.sequences):
+            return "compute_saturation"  # not `queue_timeout`: nobody may pass who would make it slower still
         return ""

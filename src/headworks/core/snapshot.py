@@ -69,6 +69,7 @@ def _quota(quota: Quota, now_s: float) -> dict[str, Any]:
 
 
 def _pool(desk: Desk, pool: Pool, now_s: float) -> dict[str, Any]:
+    service = pool.drain.longer or pool.drain
     states = Counter(life.state for life in desk.runs.values() if life.request.pool == pool.name)
     return {
         "queue": {
@@ -83,9 +84,9 @@ def _pool(desk: Desk, pool: Pool, now_s: float) -> dict[str, Any]:
         "requests_limit": pool.requests_limit(),
         "drain_tokens_per_s": pool.drain.tokens_per_s,
         "drain_error_ratio": pool.drain.tokens_error_ratio,
-        "service_rate_per_s": pool.service.requests_per_s,
-        "service_rate_error_ratio": pool.service.requests_error_ratio,
-        "forecasts": {"ttft": _kept(pool.bounds.room, pool.bounds.drain), "e2e": _kept(pool.bounds.totals)},
+        "service_rate_per_s": service.requests_per_s,
+        "service_rate_error_ratio": service.requests_error_ratio,
+        "forecasts": {"ttft": _kept(pool.bounds.firsts), "e2e": _kept(pool.bounds.totals)},
         "return_slots": len(pool.slots),
         "return_slots_tokens": pool.slots.tokens,
         "states": dict(sorted(states.items())),
@@ -136,11 +137,11 @@ def _replica(replica: Replica, now_s: float) -> dict[str, Any]:
     }
 
 
-def _kept(*calibrations: Calibration) -> dict[str, Any]:
+def _kept(calibration: Calibration) -> dict[str, Any]:
     """How many of the last forecasts were seen through, and the share of them that kept its bound."""
-    seen, missed = sum(one.seen for one in calibrations), sum(one.missed for one in calibrations)
+    seen, missed = calibration.seen, calibration.missed
     return {
-        "coverage_wanted_ratio": calibrations[0].coverage,
+        "coverage_wanted_ratio": calibration.coverage,
         "coverage_ratio": (seen - missed) / seen if seen else None,
         "seen_requests": seen,
     }

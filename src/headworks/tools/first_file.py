@@ -172,7 +172,7 @@ def _who(found: Found, measured: Measured | None) -> Iterator[str]:
     if measured is None:
         yield _row("    slo: {ttft_s: 1.0}", DEFAULT, "promised first token; measure: how long does it take alone?")
     else:
-        why = f"promised first token, as it was asked for; alone it takes {_alone(measured)}"
+        why = "promised first token, as `--ttft-slo` had it: what was measured was measured by it"
         yield _row(f"    slo: {{ttft_s: {measured.ttft_slo_s:g}}}", DEFAULT, why)
     yield _row("    queue: {wait_s_max: 0.5}", DEFAULT, "the longest a request waits here before it is refused")
     yield from ("", "tenants:", f"  {TENANT}:")

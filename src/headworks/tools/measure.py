@@ -3,9 +3,9 @@
 Three questions, in this order and each in its part of the time:
 
 1. *alone*: one request at a time. First tokens against prompt lengths make a line: its slope is what a prompt token costs.
-2. *kept full*: so many clients that each ask again at once, twice as many each time, until more of them bring no more. The
-   smallest number that brings nearly the most is kept for longer: completions per second there are the service rate, with the
-   95 % interval of the gaps between them.
+2. *kept full*: so many clients that each ask again at once, twice as many each time, until more of them bring no more or wait
+   too long for their first tokens. The smallest number that brings nearly the most is kept for longer: completions per second
+   there are the service rate, with the 95 % interval of the gaps between them.
 3. *rising rates*: requests come at random, whether the engine keeps up or not. The highest rate at which nearly all have
    their first token in time is the saturation.
 
@@ -137,11 +137,12 @@ async def measure(order: Order, tell: Tell = lambda line: None) -> Measured:
     bench = _Bench(order, plan, served, words)
     tell(f"alone, for {order.duration_s * ALONE_RATIO:.0f} s")
     base_s, prefill_tokens_per_s, tpot_alone_s = await _alone(bench, order.duration_s * ALONE_RATIO)
-    ramp = await _ramp(bench, order.duration_s * RAMP_RATIO / RAMP_STEPS, tell)
-    most_per_s = max(step.requests_per_s for step in ramp)
-    enough = next(step for step in ramp if step.requests_per_s >= NEARLY_RATIO * most_per_s)
-    tell(f"kept full by {enough.clients}, for {order.duration_s * FULL_RATIO:.0f} s")
-    full = await bench.kept_full(enough.clients, order.duration_s * FULL_RATIO)
+    full_by_s = time.monotonic() + order.duration_s * (RAMP_RATIO + FULL_RATIO)
+    ramp = await _ramp(bench, order, tell)
+    clients = enough(ramp, order.ttft_slo_s)
+    full_s = max(full_by_s - time.monotonic(), order.duration_s * FULL_RATIO)
+    tell(f"kept full by {clients}, for {full_s:.0f} s")
+    full = await bench.kept_full(clients, full_s)
     if not full.completed:
         raise LoadError("kept full, the engine completed nothing in that time: give it more minutes")
     rates = await _rising(bench, full.requests_per_s, order.duration_s * RATES_RATIO / len(RATE_STEPS), tell)
@@ -177,17 +178,25 @@ async def _alone(bench: _Bench, seconds: float) -> tuple[float, float | None, fl
     return line.intercept, 1.0 / line.slope if line.slope > 0.0 else None, spread(each_s).p50_s
 
 
-async def _ramp(bench: _Bench, step_s: float, tell: Tell) -> list[Step]:
-    """Twice the clients each time, until they bring no more, or the engine refuses some."""
+def enough(ramp: list[Step], ttft_slo_s: float) -> int:
+    """The fewest clients that bring nearly the most, of those whose first tokens are in time; one, where none are."""
+    in_time = [step for step in ramp if step.ttft_p95_s is not None and step.ttft_p95_s <= ttft_slo_s] or ramp[:1]
+    most_per_s = max(step.requests_per_s for step in in_time)
+    return next(step.clients for step in in_time if step.requests_per_s >= NEARLY_RATIO * most_per_s)
+
+
+async def _ramp(bench: _Bench, order: Order, tell: Tell) -> list[Step]:
+    """Twice the clients each time, until they bring no more or wait too long, or the engine refuses some."""
     steps: list[Step] = []
     clients, best_per_s, idle = 1, 0.0, 0
+    step_s = order.duration_s * RAMP_RATIO / RAMP_STEPS
     while clients <= CLIENTS_MAX and len(steps) < RAMP_STEPS and idle < 2:
         tell(f"{clients} client{'s' if clients > 1 else ''}, for {step_s:.0f} s")
         step = await bench.kept_full(clients, step_s)
         steps.append(step)
         idle = 0 if step.requests_per_s > GAIN_MIN * best_per_s else idle + 1
         best_per_s = max(best_per_s, step.requests_per_s)
-        if step.refused:
+        if step.refused or (step.ttft_p95_s or 0.0) > order.ttft_slo_s:
             break
         clients *= 2
     if not best_per_s:
@@ -290,7 +299,7 @@ def _step(clients: int, attempts: list[Attempt], from_s: float, until_s: float) 
     whole = sorted(
         (one for one in attempts if one.end == COMPLETE and from_s <= one.ended_s <= until_s), key=lambda one: one.ended_s
     )
-    rate = DrainRate(GAPS_KEPT, LIMIT_S)
+    rate = DrainRate(None, GAPS_KEPT, LIMIT_S)
     rate.granted(0, 0, True, from_s)
     for one in whole:
         rate.granted(one.prompt_tokens + one.output_tokens, 1, True, one.ended_s)
