@@ -169,6 +169,33 @@ def test_B7_in_observe_mode_nothing_is_held_back() -> None:
     assert len(one.take(Run)) == 5
 
 
+def two_gateways(**pool: Any) -> tuple[Bench, Bench]:
+    first = bench(heavy_prefills_max=1, **pool)
+    second = Bench(policy(interactive=SLOW, pool={**CAPS, "heavy_prefills_max": 1, **pool}), book=first.book, boot="boot-2")
+    return first, second
+
+
+def test_B7_what_another_gateway_reads_is_in_the_way_and_told_as_that() -> None:
+    first, second = two_gateways()
+    first.arrive(3_001)
+    second.arrive(3_001)
+    assert second.take(Run) == []
+    second.advance(6.0)
+    assert second.refusal().reason == "prefill_saturated"
+
+
+def test_B7_a_first_token_wakes_the_gateway_that_waits_for_it() -> None:
+    first, second = two_gateways()
+    first.arrive(3_001)
+    second.arrive(3_001)
+    first.book.take_wakes()
+    first.first_byte(first.execution())
+    ((owner, pool),) = first.book.take_wakes()
+    assert (owner.boot, pool) == ("boot-2", "p")
+    second.feed(events.Freed("p"))
+    assert len(second.take(Run)) == 1
+
+
 # the caps by themselves
 
 AUTO = PoolPolicy("p", ("m",), ())

@@ -10,7 +10,7 @@ from headworks.core.evidence import ClockProof, iteration_s
 from headworks.core.fair import Flow
 from headworks.core.lengths import TenantLengths
 from headworks.core.limit import RunningLimit
-from headworks.core.memory import Memory
+from headworks.core.memory import UNKNOWN, Memory
 from headworks.core.policy import INFINITE_S, PoolPolicy
 from headworks.core.predict import DrainRate, PrefillTime
 from headworks.core.queue import PoolQueue
@@ -51,7 +51,6 @@ class Replica:
         "incarnation_number",
         "incarnation_told",
         "iteration_s",
-        "kv_tokens",
         "limit",
         "memory",
         "name",
@@ -93,8 +92,6 @@ class Replica:
         self.memory = Memory(self, runs)
         self.tokens_max: int | None = None
         """Memory it may be charged with: what it holds × over-commit; None while nobody knows."""
-        self.kv_tokens = 0
-        """What it really has; 0 while nobody knows."""
         self.tokens = 0
         self.requests = 0
         self.opening = 0
@@ -185,9 +182,8 @@ class Replica:
     def learn_capacity(self) -> None:
         """Compute what follows from the policy and from what the engine said of itself."""
         self.memory.learn()
-        self.kv_tokens = self.memory.kv_tokens or 0
         self.tokens_max = self.memory.tokens_max
-        self._kv_of_a_token = 1.0 / self.kv_tokens if self.kv_tokens else 0.0
+        self._kv_of_a_token = 1.0 / self.memory.kv_tokens if self.memory.kv_tokens else 0.0
 
     def room(self, work: Work, lane: Lane, now_s: float) -> str:
         """Why this work cannot go there now, or "". By what this gateway has taken; the ledger has the last word."""
@@ -199,7 +195,7 @@ class Replica:
         limit = self.limit.value
         if self.requests and self.requests + work.sequences > limit:
             return "queue_timeout"
-        if self.tokens_max is not None and self.tokens + work.kv_tokens > self.kv_tokens:
+        if self.tokens_max is not None and self.tokens + work.kv_tokens > self.memory.unguarded_tokens:
             reason = self.memory.beyond(work, lane.lengths, now_s)
             if reason:
                 return reason
@@ -219,7 +215,6 @@ class Pool:
         "context_tokens",
         "drain",
         "grows",
-        "kv_tokens",
         "lengths",
         "name",
         "policy",
@@ -234,6 +229,7 @@ class Pool:
         "tokens",
         "tokens_largest",
         "tokens_max",
+        "unguarded_tokens",
     )
 
     def __init__(self, policy: PoolPolicy, promise_s: float | None = None, runs: Runs | None = None) -> None:
@@ -261,8 +257,8 @@ class Pool:
         self.requests = 0
         self.tokens_max: int | None = policy.active_tokens_max
         """The stated limit, or the sum of what the engines hold; None while nobody knows."""
-        self.kv_tokens: int | None = None
-        """What the engines really have together; None while nobody knows."""
+        self.unguarded_tokens = UNKNOWN
+        """Up to so much reserved here nobody needs to look at the future peak (`core/memory.py`)."""
         self.lengths = TenantLengths()
         """How long answers are here."""
         self.context_tokens = 0
@@ -286,7 +282,8 @@ class Pool:
             limits = [replica.tokens_max for replica in described]
             known = [limit for limit in limits if limit is not None]
             self.tokens_max = sum(known) if known else None
-        self.kv_tokens = sum(replica.kv_tokens for replica in described) or None
+        if described:
+            self.unguarded_tokens = sum(replica.memory.unguarded_tokens for replica in described)
         self.tokens_largest = self.largest_tokens()
         self.reads_from_tokens = min((one.reading.from_tokens for one in self.replicas.values()), default=NOTHING_COUNTED)
         stoppable = [any(level != "E1" for level in one.capacity.evidence) for one in described if one.capacity is not None]
