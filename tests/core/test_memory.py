@@ -236,6 +236,7 @@ def test_D4_a_gateway_tells_what_runs_for_it_and_learns_what_runs_for_others() -
     assert second.take(Run) == [], "9,000, and 2,000 of each of the two when it ends"
     replica(second).memory.learn_others(())
     second.advance(0.2)
+    second.sample()
     assert len(second.take(Run)) == 1, "by its own it would have had room"
 
 
