@@ -232,6 +232,12 @@ def test_D4_a_gateway_tells_what_runs_for_it_and_learns_what_runs_for_others() -
     second.advance(1.1)
     assert replica(second).memory.others == groups_of(told[1])
     assert replica(first).memory.others == []
+    second.arrive(9_000, 2_000)
+    assert second.take(Run) == [], "9,000, and 2,000 of each of the two when it ends"
+    replica(second).memory.learn_others(())
+    second.advance(0.2)
+    second.sample()
+    assert len(second.take(Run)) == 1, "by its own it would have had room"
 
 
 def test_D4_alone_a_gateway_tells_nothing() -> None:

@@ -200,6 +200,8 @@ class Boot:
         for pool in self._desk.pools.values():
             for replica in pool.replicas.values():
                 replica.memory.learn_others(profiles.get(replica.name, ()))
+            if profiles:
+                pool.learn_capacity()
 
     def ledger_lost(self, event: LedgerLost, now_s: float) -> None:
         """It does not answer: what we may do ends with the lease."""

@@ -33,7 +33,7 @@ def compare(request: Request, work: Work, lane: Lane, forecast: Forecast, now_s:
     # 2 memory; a missing gauge is not zero: no verdict, and the ledger's sum stands alone
     if pool.tokens_max is not None:
         rows.append(("memory", pool_scope, pool.tokens + work.kv_tokens, pool.tokens_max, "tokens", POOL_FULL))
-        if pool.kv_tokens is not None and pool.tokens + work.kv_tokens > pool.kv_tokens:
+        if pool.tokens + work.kv_tokens > pool.unguarded_tokens:
             _peak(rows, work, lane, now_s)
     kv_used = pool.kv_used_ratio(now_s)
     if kv_used is not None:
@@ -82,9 +82,9 @@ def compare(request: Request, work: Work, lane: Lane, forecast: Forecast, now_s:
 def _peak(rows: list[Row], work: Work, lane: Lane, now_s: float) -> None:
     """What is reserved goes beyond the memory: the future peak has to stay within it, on some engine (D4)."""
     peaks = [
-        one.memory.peak_with(work, lane.lengths, now_s) / one.kv_tokens
+        one.memory.peak_with(work, lane.lengths, now_s) / one.memory.kv_tokens
         for one in lane.pool.replicas.values()
-        if one.kv_tokens and one.memory.ratio > 1.0
+        if one.memory.kv_tokens and one.memory.ratio > 1.0
     ]
     if peaks:
         rows.append(("memory", lane.pool_scope, min(peaks), PEAK_RATIO, "kv_peak_ratio", MEMORY_FULL))

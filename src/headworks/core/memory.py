@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from headworks.core.life import Life
     from headworks.core.replica import Replica
 
+UNKNOWN = 1 << 62
 RATIO_MAX = 2.5
 STEP_RATIO = 0.05
 RISE_EVERY_S = 1.0
@@ -65,6 +66,7 @@ class Memory:
         "others",
         "preemptions",
         "ratio",
+        "unguarded_tokens",
     )
 
     def __init__(self, replica: Replica, runs: Mapping[str, Life]) -> None:
@@ -75,6 +77,8 @@ class Memory:
         """What the engine has; None while nobody knows."""
         self.guarded_tokens = 0
         """The part of it that the future peak may take."""
+        self.unguarded_tokens = UNKNOWN
+        """Up to so much reserved here nobody needs to look at the future peak: what the engine has, less what others take."""
         self.others: list[Group] = []
         """What runs there for other gateways, by their profiles."""
         self.preemptions = 0
@@ -98,6 +102,9 @@ class Memory:
         capacity, stated = self._replica.capacity, self._replica.policy.over_commit
         self.kv_tokens = capacity.kv_tokens if capacity is not None else None
         self.guarded_tokens = int(PEAK_RATIO * (self.kv_tokens or 0))
+        if self.kv_tokens is not None:
+            others_tokens = sum(held + remaining * count for remaining, count, held in self.others)
+            self.unguarded_tokens = max(0, self.kv_tokens - others_tokens)
         if stated is not None:
             self.ratio = stated
 
@@ -122,7 +129,7 @@ class Memory:
         if replica.tokens + work.kv_tokens > (replica.tokens_max or 0):
             self._is_pressed = True
             return "queue_timeout"
-        if replica.policy.guards_peak and self.peak_with(work, lengths, now_s) > self.guarded_tokens:
+        if self.ratio > 1.0 and replica.policy.guards_peak and self.peak_with(work, lengths, now_s) > self.guarded_tokens:
             return "kv_saturation"
         return ""
 
@@ -197,3 +204,4 @@ class Memory:
     def learn_others(self, profile: Profile) -> None:
         """What other gateways have there."""
         self.others = groups_of(profile)
+        self.learn()

@@ -9,6 +9,7 @@ from headworks.core.class_use import ClassUse
 from headworks.core.fair import Flow
 from headworks.core.forecast import Bounds
 from headworks.core.lengths import TenantLengths
+from headworks.core.memory import UNKNOWN
 from headworks.core.policy import INFINITE_S, PoolPolicy
 from headworks.core.predict import SERVICE_GAPS_MAX, SERVICE_WINDOW_S, DrainRate
 from headworks.core.pressure import Pressure
@@ -43,7 +44,6 @@ class Pool:
         "drain",
         "first_tokens",
         "grows",
-        "kv_tokens",
         "lengths",
         "name",
         "policy",
@@ -59,6 +59,7 @@ class Pool:
         "tokens",
         "tokens_largest",
         "tokens_max",
+        "unguarded_tokens",
     )
 
     def __init__(self, policy: PoolPolicy, promise_s: float | None = None, runs: Runs | None = None) -> None:
@@ -90,8 +91,8 @@ class Pool:
         self.requests = 0
         self.tokens_max: int | None = policy.active_tokens_max
         """The stated limit, or the sum of what the engines hold; None while nobody knows."""
-        self.kv_tokens: int | None = None
-        """What the engines really have together; None while nobody knows."""
+        self.unguarded_tokens = UNKNOWN
+        """Up to so much reserved here nobody needs to look at the future peak (`core/memory.py`)."""
         self.lengths = TenantLengths()
         """How long answers are here."""
         self.context_tokens = 0
@@ -115,7 +116,8 @@ class Pool:
             limits = [replica.tokens_max for replica in described]
             known = [limit for limit in limits if limit is not None]
             self.tokens_max = sum(known) if known else None
-        self.kv_tokens = sum(replica.kv_tokens for replica in described) or None
+        if described:
+            self.unguarded_tokens = sum(replica.memory.unguarded_tokens for replica in described)
         self.tokens_largest = self.largest_tokens()
         self.reads_from_tokens = min((one.reading.from_tokens for one in self.replicas.values()), default=NOTHING_COUNTED)
         stoppable = [any(level != "E1" for level in one.capacity.evidence) for one in described if one.capacity is not None]

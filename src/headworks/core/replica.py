@@ -39,7 +39,6 @@ class Replica:
         "incarnation_number",
         "incarnation_told",
         "iteration_s",
-        "kv_tokens",
         "limit",
         "memory",
         "name",
@@ -84,8 +83,6 @@ class Replica:
         self.memory = Memory(self, runs)
         self.tokens_max: int | None = None
         """Memory it may be charged with: what it holds × over-commit; None while nobody knows."""
-        self.kv_tokens = 0
-        """What it really has; 0 while nobody knows."""
         self.tokens = 0
         self.requests = 0
         self.opening = 0
@@ -181,9 +178,8 @@ class Replica:
     def learn_capacity(self) -> None:
         """Compute what follows from the policy and from what the engine said of itself."""
         self.memory.learn()
-        self.kv_tokens = self.memory.kv_tokens or 0
         self.tokens_max = self.memory.tokens_max
-        self._kv_of_a_token = 1.0 / self.kv_tokens if self.kv_tokens else 0.0
+        self._kv_of_a_token = 1.0 / self.memory.kv_tokens if self.memory.kv_tokens else 0.0
 
     def room(self, work: Work, lane: Lane, now_s: float) -> str:
         """Why this work cannot go there now, or "". By what this gateway has taken; the ledger has the last word."""
@@ -196,7 +192,7 @@ class Replica:
         if self.requests and self.requests + work.sequences > limit:
             self.limit.reached = True
             return "queue_timeout"
-        if self.tokens_max is not None and self.tokens + work.kv_tokens > self.kv_tokens:
+        if self.tokens_max is not None and self.tokens + work.kv_tokens > self.memory.unguarded_tokens:
             reason = self.memory.beyond(work, lane.lengths, now_s)
             if reason:
                 return reason
