@@ -80,3 +80,11 @@ def test_E1_the_first_byte_of_what_came_at_once_has_a_time() -> None:
     (outcome,) = bench.outcomes()
     assert outcome.first_byte_s == outcome.ended_s == 100.3
     assert bench.held() == 0
+
+
+def test_B7_what_was_held_for_reading_a_prompt_comes_back_with_an_answer_told_at_once() -> None:
+    bench = Bench(policy(kind="predictive_ttft"))
+    bench.arrive(1_000, stream=False)
+    assert bench.held("replica:p/0", "prefill_tokens") == 999
+    bench.feed(events.Stopped(bench.execution(), Usage(999, 0, 1, 0.3, "stop", True), False, at_once=True))
+    assert bench.held("replica:p/0", "prefill_tokens") == 0

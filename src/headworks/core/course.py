@@ -312,7 +312,7 @@ class Course:
         """An answer to start, cancel or stop. True when the life has ended by it."""
         ask = life.ask
         if ask is not None and VERBS.get(type(ask)) == answer.verb:
-            life.ask = None
+            self._desk.heard(life)
         state, is_stop = life.state, answer.verb == "stop"
         if is_stop and (state == UNASKED or (state == SETTLING and answer.outcome != "refused")):
             return self._over(life, now_s)

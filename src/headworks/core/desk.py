@@ -9,9 +9,9 @@ whatever times it had stated, and its memory serves the next.
 
 from __future__ import annotations
 
-from collections import deque
 from hashlib import shake_256
 from heapq import heapify, heappop, heappush
+from itertools import islice, takewhile
 
 from headworks.core.commands import Command, Grow, Start
 from headworks.core.decide import Decider
@@ -65,8 +65,10 @@ class Desk:
         """By their numbers among the timers."""
         self._timer_count = 0
         self._timers_max = TIMERS_SPARE
-        self._asks: deque[tuple[float, str]] = deque()
-        """When an answer about which execution is late."""
+        self._asks: dict[str, Life] = {}
+        """Execution → life, whose ask has not been answered, or not for long: those asked first stand first."""
+        self._growths: dict[str, Life] = {}
+        """The same of asks for more."""
         self._woken_at_s = INFINITE_S
         self._wake_s = INFINITE_S
         self._alarms = 0
@@ -121,7 +123,9 @@ class Desk:
         life.ask = command
         self._commands.append(command)
         life.ask_late_s = late_s = now_s + self.policy.ask_late_s
-        self._asks.append((late_s, life.execution.id or life.claim))
+        name = life.execution.id or life.claim
+        self._asks.pop(name, None)
+        self._asks[name] = life
         if late_s < self._wake_s:
             self._wake_s = late_s
 
@@ -130,7 +134,8 @@ class Desk:
         life.growing = command
         self._commands.append(command)
         life.growing_late_s = late_s = now_s + self.policy.ask_late_s
-        self._asks.append((late_s, command.execution))
+        self._growths.pop(command.execution, None)
+        self._growths[command.execution] = life
         self.wake(late_s)
 
     def ask_with_next(self, life: Life, command: Start, now_s: float) -> None:
@@ -138,9 +143,15 @@ class Desk:
         life.ask = command
         self._riders[command.execution] = command
         life.ask_late_s = late_s = now_s + self.policy.ask_late_s
-        self._asks.append((late_s, command.execution))
+        self._asks.pop(command.execution, None)
+        self._asks[command.execution] = life
         if late_s < self._wake_s:
             self._wake_s = late_s
+
+    def heard(self, life: Life) -> None:
+        """What was asked has been answered."""
+        life.ask = None
+        self._asks.pop(life.execution.id or life.claim, None)
 
     def drop_rider(self, life: Life) -> None:
         """What rode along and has not left yet need not be asked any more."""
@@ -303,21 +314,22 @@ class Desk:
         Returns those that have been asking for capacity for longer than they could wait.
         """
         expired = []
-        while self._asks and self._asks[0][0] <= now_s:
-            late_s, execution = self._asks.popleft()
-            life = self.runs.get(execution) or self.claims.get(execution)
-            if life is None:
-                continue
-            if life.growing is not None and life.growing_late_s <= late_s and life.state == RUNNING:
+        for execution, life in list(takewhile(lambda entry: entry[1].growing_late_s <= now_s, self._growths.items())):
+            del self._growths[execution]
+            if life.growing is not None and life.state == RUNNING:
                 self.ask_growth(life, life.growing, now_s)
+        for execution, life in list(takewhile(lambda entry: entry[1].ask_late_s <= now_s, self._asks.items())):
+            del self._asks[execution]
             command = life.ask
-            if command is None or life.ask_late_s > late_s:
+            if command is None:
                 continue
             if life.state == ASKED and now_s > life.start_by_s:
                 expired.append(life)
             else:
                 self.drop_rider(life)
                 self.ask(life, command, now_s)
-        if self._asks:
-            self.wake(self._asks[0][0])
+        for life in islice(self._growths.values(), 1):
+            self.wake(life.growing_late_s)
+        for life in islice(self._asks.values(), 1):
+            self.wake(life.ask_late_s)
         return expired

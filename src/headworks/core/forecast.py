@@ -161,14 +161,14 @@ def uncached(work: Work, lane: Lane) -> float:
 
 def _above(fitted_s: float, beyond: Window | None, tail_ratio: float, buffer_ratio: float) -> float:
     """What it stays under but for `tail_ratio`. Below the fit where prompts of this size are let pass others."""
-    if beyond is None or len(beyond) < BEYOND_MIN:
+    if beyond is None or beyond.count < BEYOND_MIN:
         return fitted_s * buffer_ratio
     return max(0.0, fitted_s + beyond.quantile(1.0 - tail_ratio if tail_ratio > 0.0 else 1.0))
 
 
 def _after(point_s: float, spread_s: float, bounds: Bounds, buffer_ratio: float) -> float:
     """The same behind a wait, which is off by more the longer it is."""
-    if spread_s <= 0.0 or len(bounds.waits) < BEYOND_MIN:
+    if spread_s <= 0.0 or bounds.waits.count < BEYOND_MIN:
         return point_s * buffer_ratio
     return max(0.0, point_s + spread_s * bounds.waits.quantile(1.0 - max(0.0, bounds.firsts.tail_ratio)))
 
@@ -187,9 +187,9 @@ def _whole(work: Work, lane: Lane, replica: Replica | None, point_s: float) -> t
 def answer_tokens(work: Work, lane: Lane, tail_ratio: float) -> float | None:
     """How many tokens' time all but `tail_ratio` of such answers came to: of its flow, else of those that might be as long."""
     like = lane.answers
-    if like is None or len(like) < BEYOND_MIN:
+    if like is None or like.count < BEYOND_MIN:
         like = lane.pool.bounds.answers.get(size_of(work.output_tokens_max))
-    if like is None or len(like) < BEYOND_MIN:
+    if like is None or like.count < BEYOND_MIN:
         return None
     return min(like.quantile(1.0 - max(0.0, tail_ratio)), float(work.output_tokens_max))
 

@@ -225,7 +225,7 @@ class Gate:
     def _on_reserve_answered(self, life: Life, answer: Answer, now_s: float) -> None:
         if life.state != ASKED:
             return  # taken back meanwhile: its stop is on the way, whatever this answer says
-        life.ask = None
+        self._desk.heard(life)
         pool = life.lane.pool
         if answer.outcome in ("granted", "recorded"):
             self._granted(life, pool, now_s)

@@ -99,7 +99,7 @@ class Identity:
         if answer.outcome == "fenced":  # asked again, the same, when it is late
             self._boot.fenced(now_s)
             return None
-        life.ask = None
+        desk.heard(life)
         desk.set_timer(life, INFINITE_S)
         if answer.outcome == "claimed":
             if life.work is NOTHING:

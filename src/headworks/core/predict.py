@@ -284,7 +284,7 @@ class DecodeTime:
         None while nobody knows, where no number is too many, and where not even one alone would be quick enough: then it is
         not the batch that breaks the promise, and no smaller one keeps it.
         """
-        if len(self._beyond) < BEYOND_MIN:
+        if self._beyond.count < BEYOND_MIN:
             return None
         within_s = promise.each_s / max(self._beyond.quantile(1.0 - promise.miss_ratio), 1e-9) - self._line.intercept
         slope_s = self._line.slope

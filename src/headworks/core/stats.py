@@ -9,28 +9,34 @@ from collections import deque
 class Window:
     """The last `size` values, with exact quantiles in constant time (an insertion costs one bisection)."""
 
-    __slots__ = ("_newest", "_sorted", "size")
+    __slots__ = ("_newest", "_sorted", "count", "size")
 
     def __init__(self, size: int) -> None:
         self.size = size
+        self.count = 0
+        """How many there are; its length, for those who ask often."""
         self._newest: deque[float] = deque()
         self._sorted: list[float] = []
 
     def add(self, value: float) -> None:
-        if len(self._newest) == self.size:
+        if self.count == self.size:
             oldest = self._newest.popleft()
             del self._sorted[bisect_left(self._sorted, oldest)]
+        else:
+            self.count += 1
         self._newest.append(value)
         insort(self._sorted, value)
 
     def __len__(self) -> int:
-        return len(self._newest)
+        return self.count
 
     def quantile(self, ratio: float) -> float:
         """The smallest value that at least `ratio` of the window does not exceed. The window must not be empty."""
-        count = len(self._sorted)
-        rank = -int(-ratio * count // 1)
-        return self._sorted[min(count - 1, max(0, rank - 1))]
+        last = self.count - 1
+        place = -1 - int(-ratio * self.count // 1)
+        if place > last:
+            place = last
+        return self._sorted[place] if place > 0 else self._sorted[0]
 
 
 class FittedLine:
