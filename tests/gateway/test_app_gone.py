@@ -256,7 +256,9 @@ def test_E3_a_client_that_reads_nothing_is_let_go() -> None:
 def test_K14_clients_that_leave_anywhere_leave_nothing_held(seed: int, loop: str) -> None:
     async def steps() -> None:
         choose = random.Random(seed)
-        async with scene(fake_engine(), fake_engine(), pool={"active_requests_max": 6}, classes=PATIENT) as s:
+        pool = {"active_requests_max": 6}
+        # What had shown no byte when its engine fell idle is proved a lease later: a short one, so that `settled` can see it.
+        async with scene(fake_engine(), fake_engine(), pool=pool, classes=PATIENT, ledger={"lease_s": 2}) as s:
 
             async def one() -> None:
                 await asyncio.sleep(choose.uniform(0, 0.8))
