@@ -7,11 +7,14 @@ from typing import Any
 import pytest
 
 from headworks.core import events
+from headworks.core.book_audit import audit
+from headworks.core.book_counters import Counters
 from headworks.core.commands import Grow
 from headworks.core.effects import Ask, Run
 from headworks.core.level import Level
 from headworks.core.policy import RatePolicy, TenantPolicy
 from headworks.core.tenant import TenantUse
+from headworks.core.types import Charge
 from tests.core.driver import Bench, policy
 from tests.core.shared_pool import INTERACTIVE, shared
 
@@ -71,3 +74,37 @@ def test_D2_sixteen_heads_that_do_not_fit_are_looked_past_in_one_round(large: in
     bench.take(Run)
     bench.arrive(50, tenant="tenant-99")
     assert len(bench.take(Run)) == sent
+
+
+def test_K20_of_any_number_at_the_boundary_as_many_run_as_fit_whoever_asks_first() -> None:
+    bench = Bench(
+        policy(tenant={"active_tokens_max": 15_000}, interactive={"ttft_slo_s": None}, pool={"active_requests_max": 500})
+    )
+    for number in range(100):
+        bench.arrive(1_000, tenant=("acme", "batchco")[number % 2])
+        assert bench.held("tenant:acme") <= 15_000
+    assert len(bench.take(Run)) == 30
+    assert (bench.held("tenant:acme"), bench.held("tenant:batchco"), bench.held()) == (15_000, 15_000, 30_000)
+
+
+def test_K26_of_two_gateways_that_race_for_the_last_unit_one_gets_it() -> None:
+    first = Bench(policy(tenant={"active_tokens_max": 1_000}, interactive={"ttft_slo_s": None, "wait_s_max": 0.2}))
+    second = Bench(first.gate._desk.policy, book=first.book, boot="boot-2")
+    first.arrive(600)
+    second.arrive(600)
+    assert (len(first.take(Run)), len(second.take(Run))) == (1, 0)
+    second.advance(0.3)
+    decision = second.refusal()
+    assert (decision.reason, first.held("tenant:acme")) == ("tenant_capacity_exceeded", 600)
+
+
+def test_K15_a_counter_below_zero_is_reported_and_not_clamped() -> None:
+    counters = Counters()
+    charges = [Charge("pool:p", "tokens", 10)]
+    taken, _ = counters.take(charges)
+    for _ in range(2):
+        counters.give(charges, taken)
+    assert (counters.held("pool:p", "tokens"), counters.underflows) == (-10, 1)
+    said = list(audit(counters, {}, {}, {}, {}, {}))
+    assert "pool:p tokens is below zero: -10" in said
+    assert "counters fell below zero 1 times" in said

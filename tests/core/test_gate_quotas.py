@@ -172,7 +172,7 @@ def test_A2_a_reload_that_refuses_full_tenants_reaches_what_waits_for_its_tenant
     assert bench.refusal().reason == "tenant_capacity_exceeded"
 
 
-def test_A2_a_snapshot_shows_committed_and_outstanding_apart() -> None:
+def test_A2_K26_a_snapshot_shows_committed_and_outstanding_apart() -> None:
     bench = Bench(limited(quota=DAY))
     bench.arrive(400)
     serve(bench, prompt_tokens=250, output_tokens=50)

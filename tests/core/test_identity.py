@@ -44,7 +44,7 @@ def settled(bench: Bench) -> None:
     assert (bench.gate._identity._joining, bench.gate._identity._claimed) == ({}, {})
 
 
-def test_A6_a_hundred_retries_of_one_key_are_one_execution_billed_once() -> None:
+def test_A6_K25_a_hundred_retries_of_one_key_are_one_execution_billed_once() -> None:
     bench = Bench(policy())
     first = keyed(bench)
     others = [keyed(bench) for _ in range(50)]

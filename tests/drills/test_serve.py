@@ -111,7 +111,7 @@ def test_I39_sighup_takes_a_good_file_whole_and_a_bad_one_not_at_all(tmp_path: P
             assert ask(front.url, **old).status_code == 401
 
 
-def test_A5_streams_that_are_left_in_a_crowd_are_stopped_in_the_engine() -> None:
+def test_A5_K18_streams_that_are_left_in_a_crowd_are_stopped_in_the_engine() -> None:
     """A mass disconnect (K18): everything falls to zero, and the counters with it."""
     with engine() as upstream, gateway("--upstream", upstream.url, *ANYWHERE) as front:
         with httpx.Client(trust_env=False, timeout=10) as client:

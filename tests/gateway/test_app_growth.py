@@ -78,7 +78,7 @@ def test_A8_golden_over_http_the_stock_client_sees_length_by_264_and_the_pool_ne
     run("uvloop", steps())
 
 
-def test_A8_what_the_engine_makes_never_passes_what_is_reserved_by_more_than_a_step() -> None:
+def test_A8_K23_what_the_engine_makes_never_passes_what_is_reserved_by_more_than_a_step() -> None:
     async def steps() -> None:
         async with full_pool() as (s, engine, _), client(s) as sdk:
             most = 0

@@ -77,7 +77,7 @@ def test_D1_negative_control_local_queues_with_shared_counters_leave_the_bound()
     assert fairness(simulation)["difference_by_bound_max"] > 1.0
 
 
-def test_D2_bulk_gets_its_floor_in_every_ten_seconds_while_interactive_work_floods() -> None:
+def test_D2_K40_bulk_gets_its_floor_in_every_ten_seconds_while_interactive_work_floods() -> None:
     floor = found("floors")["disciplines"]["wfq"]["fairness"]["floors"]["bulk"]
     assert floor["windows"] >= 60
     assert floor["worst_by_floor"] >= 0.95
@@ -88,7 +88,7 @@ def test_D2_negative_control_strict_priority_fails_the_floor() -> None:
     assert floor["worst_by_floor"] < 0.95
 
 
-def test_G4_in_the_simulator_chat_keeps_its_first_token_and_every_bulk_request_is_answered() -> None:
+def test_G4_K41_in_the_simulator_chat_keeps_its_first_token_and_every_bulk_request_is_answered() -> None:
     classes = found("mixed")["disciplines"]["wfq"]["classes"]
     assert classes["interactive"]["ttft_p95_s"] <= 1.0
     assert (classes["bulk"]["arrivals"], classes["bulk"]["unanswered"]) == (50, 0)
