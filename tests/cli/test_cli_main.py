@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import subprocess
 import sys
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 
 from headworks.cli.main import VERBS, Verb, application, run
+
+SMALLEST = 'pools: {llama: {replicas: [{url: "http://127.0.0.1:1", engine: vllm}]}}\n'
 
 
 def test_help_lists_every_verb_that_is_installed_and_no_other(capsys: pytest.CaptureFixture[str]) -> None:
@@ -65,3 +70,37 @@ def test_only_the_verb_asked_for_is_attached() -> None:
     commands = {command.name: command.callback for command in application(["schema"]).registered_commands}
     assert commands["schema"] is import_module("headworks.cli.schema").schema
     assert commands["check"] is not import_module("headworks.cli.check").check
+
+
+@pytest.mark.parametrize("words", [["schema"], ["check", "headworks.yaml"]], ids=lambda words: words[0])
+def test_a_reader_that_has_seen_enough_is_no_answer_and_no_fault(words: list[str], tmp_path: Path) -> None:
+    """1 would say that the file does not hold, and 0 that it does: both would be said of files of both kinds."""
+    (tmp_path / "headworks.yaml").write_text(SMALLEST)
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "headworks.cli.main", *words]
+    with os.fdopen(writing, "wb") as out:
+        ended = subprocess.run(command, stdout=out, stderr=subprocess.PIPE, cwd=tmp_path, timeout=30, check=False)
+    assert ended.returncode == 141
+    assert b"Traceback" not in ended.stderr and b"ignored" not in ended.stderr
+
+
+@pytest.mark.parametrize("taken", ["--listen", "--admin"])
+def test_serve_says_which_port_is_taken_by_another(taken: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        address = f"127.0.0.1:{other.getsockname()[1]}"
+        free = {"--listen": "127.0.0.1:0", "--admin": "127.0.0.1:0"} | {taken: address}
+        words = ["serve", "--upstream", "http://127.0.0.1:1", *(word for pair in free.items() for word in pair)]
+        command = [sys.executable, "-m", "headworks.cli.main", *words]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    (line,) = ended.stderr.splitlines()
+    assert address in line and "Address already in use" in line and "--listen and --admin name others" in line
+
+
+def test_serve_says_which_directory_cannot_be_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a-file").write_text("")
+    file = tmp_path / "headworks.yaml"
+    file.write_text(f"{SMALLEST}ledger: {{url: 'memory:'}}\nlog: {{decisions: {tmp_path}/a-file/decisions}}\n")
+    assert run(["serve", "--config", str(file)]) == 2
+    assert f"headworks: {tmp_path}/a-file/decisions: Not a directory\n" in capsys.readouterr().err

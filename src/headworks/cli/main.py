@@ -20,6 +20,8 @@ import typer
 from headworks import __version__
 
 HOLDS, DOES_NOT_HOLD, COULD_NOT_RUN = 0, 1, 2
+INTERRUPTED, UNREAD = 130, 141
+"""As shells have it of a program that a signal ended: Ctrl-C, and a pipe whose reader has seen enough. Neither is an answer."""
 SPEAK_FOR_THEMSELVES = ("headworks.config.problems", "headworks.ledgers.errors")
 """Where errors come from whose text says everything. By name, so that a verb loads no more than it needs."""
 
@@ -59,11 +61,11 @@ def run(arguments: Sequence[str] | None = None) -> int:
     try:
         application(words)(args=words, prog_name="headworks")
     except SystemExit as ended:
+        if isinstance(ended.__context__, BrokenPipeError):  # typer and rich both end with 1 then
+            return UNREAD
         return ended.code if isinstance(ended.code, int) else COULD_NOT_RUN
     except KeyboardInterrupt:
-        return 130
-    except BrokenPipeError:
-        return HOLDS
+        return INTERRUPTED
     except Exception as error:
         return _could_not_run(error)
     return HOLDS

@@ -11,7 +11,7 @@ import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -64,8 +64,9 @@ def _run(chosen: Config, file: Path | None, exposed: bool, as_json: bool) -> Non
     try:
         app = App(build.policy(chosen, number=1), build.settings(chosen, os.environ))
     except LedgerError as error:
-        typer.echo(f"headworks: {error}", err=True)
-        raise typer.Exit(2) from None
+        _could_not_start(str(error))
+    except OSError as error:
+        _could_not_start(f"{error.filename}: {error.strerror}")
     try:
         import uvloop
     except ImportError:
@@ -74,8 +75,19 @@ def _run(chosen: Config, file: Path | None, exposed: bool, as_json: bool) -> Non
         uvloop.run(_serve(app, file, exposed, as_json))
 
 
+def _could_not_start(why: str) -> NoReturn:
+    typer.echo(f"headworks: {why}", err=True)
+    raise typer.Exit(2)
+
+
 async def _serve(app: App, file: Path | None, exposed: bool, as_json: bool) -> None:
-    await app.start()
+    try:
+        await app.start()
+    except OSError as error:
+        await app.stop()
+        listen, admin = app.settings.listen, app.settings.admin
+        where = f"{listen.host}:{listen.port} or, for the admin port, {admin.host}:{admin.port}"
+        _could_not_start(f"cannot listen on {where}: {error.strerror}. --listen and --admin name others.")
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
