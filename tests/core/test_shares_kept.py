@@ -106,7 +106,9 @@ def test_G4_short_prompts_are_read_together_up_to_one_step_of_an_engine() -> Non
 
 def test_G4_alone_work_that_can_wait_is_not_paced() -> None:
     counter = Counter(shared(PROMISED, BULK, active_requests_max=100))
-    counter.arrive("bulk", "batchco", 5, tokens=1_600)  # more than one step of an engine, and less than it may have in hand (B7)
+    counter.arrive(
+        "bulk", "batchco", 5, tokens=1_600
+    )  # more than one step of an engine, and less than it may have in hand (B7)
     assert len(counter.sent()) == 5
 
 
