@@ -131,7 +131,7 @@ def test_C3_so_many_run_as_keep_the_promised_time_for_a_token() -> None:
         bench.arrive(100, stream=True)
         going += [run.execution.id for run in bench.take(Run)]
     assert len(going) in (9, 10), "10 ms and 2 ms each: ten of them, less what is uncertain"
-    told = [one for one in bench.decisions() if one.outcome == "queue"][0]
+    told = next(one for one in bench.decisions() if one.outcome == "queue")
     assert (told.outcome, told.reason) == ("queue", "compute_saturation")
     assert compared(told, "requests at 0.03 s a token")[1] == len(going)
     for execution in going:

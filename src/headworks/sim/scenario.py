@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeVar, cast
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator
 
+from headworks.core.disciplines import KINDS as OWN_KINDS
 from headworks.core.policy import ClassPolicy, DisciplinePolicy, PoolPolicy, TenantPolicy
 from headworks.sim.autoscaler import Scaling
 from headworks.sim.baseline_published import RULES
@@ -24,11 +25,11 @@ from headworks.sim.expect import Condition
 from headworks.sim.faults import KINDS, Fault
 from headworks.sim.ledger import Line
 from headworks.sim.presets import PRESETS, FixedRateSettings
-from headworks.sim.traffic import Lengths, Segment
+from headworks.sim.traffic import Lengths, Segment, count
 
 FILE_BYTES_MAX = 1_000_000
 Value = TypeVar("Value")
-STRICT = ConfigDict(extra="forbid")
+STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
 
 
 class ScenarioError(ValueError):
@@ -42,6 +43,8 @@ def _value(kind: type[Value], given: dict[str, Any], **known: Any) -> Value:
     for key in given:
         if key not in allowed:
             raise ScenarioError(f"no key {key!r} here; known: {', '.join(allowed)}")
+        if given[key] != given[key]:
+            raise ScenarioError(f"{key}: .nan is no number")
     return cast(Value, TypeAdapter(kind).validate_python({**given, **known}))
 
 
@@ -109,6 +112,15 @@ class TrafficScenario(BaseModel):
             raise ScenarioError("traffic: say rate_per_s or steps")
         return [Segment(0.0, self.rate_per_s)]
 
+    def check(self, until_s: float) -> None:
+        """Nothing of it comes of a trace: is there so much, and is it of a length?"""
+        try:
+            count(self.segments(), until_s)
+            for lengths in self.lengths():
+                lengths.check()
+        except ValueError as error:
+            raise ScenarioError(f"traffic: {error}") from error
+
     def lengths(self) -> tuple[Lengths, Lengths]:
         return _value(Lengths, self.prompt), _value(Lengths, self.output)
 
@@ -118,11 +130,11 @@ class PolicyScenario(BaseModel):
 
     model_config = STRICT
 
-    classes: dict[str, dict[str, Any]] = {"interactive": {}}
+    classes: dict[str, dict[str, Any]] = Field(default={"interactive": {}}, min_length=1)
     tenants: dict[str, dict[str, Any]] = {"acme": {}}
     pool: dict[str, Any] = {}
-    lease_s: float = 5.0
-    ask_late_s: float = 0.25
+    lease_s: float = Field(default=5.0, gt=0)
+    ask_late_s: float = Field(default=0.25, gt=0)
 
     def class_policies(self) -> dict[str, ClassPolicy]:
         return {name: _value(ClassPolicy, given, name=name) for name, given in self.classes.items()}
@@ -149,18 +161,24 @@ class Comparison(BaseModel):
     gateways: int = Field(default=1, ge=1, le=64)
     engines: EngineScenario = EngineScenario()
     policy: PolicyScenario = PolicyScenario()
-    disciplines: dict[str, dict[str, Any]]
+    disciplines: dict[str, dict[str, Any]] = Field(min_length=1)
     traffic: list[TrafficScenario] = Field(min_length=1)
     clients: dict[str, Any] = {}
     ledger: dict[str, float] = {}
     faults: list[dict[str, Any]] = []
 
     def discipline(self, name: str) -> DisciplinePolicy:
-        return DisciplinePolicy() if self.is_baseline(name) else _value(DisciplinePolicy, self.disciplines[name])
+        if self.is_baseline(name):
+            return DisciplinePolicy()
+        found = _value(DisciplinePolicy, self.disciplines[name])
+        if found.kind not in OWN_KINDS:
+            raise ScenarioError(f"disciplines.{name}: no such kind {found.kind!r}; known: {', '.join((*OWN_KINDS, *RULES))}")
+        return found
 
     def is_baseline(self, name: str) -> bool:
         """Its kind is one of `sim/baseline_published.py`, not one of the gate's own disciplines."""
-        return self.disciplines[name].get("kind") in RULES
+        kind = self.disciplines[name].get("kind")
+        return isinstance(kind, str) and kind in RULES
 
     def tuning(self, name: str) -> Tuning:
         return _value(Tuning, {key: value for key, value in self.disciplines[name].items() if key != "kind"})
@@ -179,7 +197,18 @@ class Comparison(BaseModel):
         for fault in found:
             if fault.kind not in KINDS:
                 raise ScenarioError(f"faults: no such kind {fault.kind!r}; known: {', '.join(KINDS)}")
+            known = self._targets(fault.kind)
+            if known and fault.target not in known:
+                raise ScenarioError(f"faults: {fault.kind} has no target {fault.target!r}; known: {', '.join(known)}")
         return found
+
+    def _targets(self, kind: str) -> list[str]:
+        """What such a fault can befall; nothing where it befalls everything."""
+        if kind in ("ledger_cut_off", "reload"):
+            return []
+        if kind.startswith("gateway_"):
+            return [str(number) for number in range(self.gateways)]
+        return [f"main/{number}" for number in range(self.engines.replicas)]
 
 
 class Scenario(Comparison):
@@ -213,8 +242,10 @@ def load(path: Path) -> Scenario:
     """Read and check a scenario file, its cases included."""
     try:
         text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ScenarioError(f"{path}: {error}") from error
+    except OSError as error:
+        raise ScenarioError(f"{path}: cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ScenarioError(f"{path}: the file is not UTF-8 text") from error
     if len(text) > FILE_BYTES_MAX:
         raise ScenarioError(f"{path}: larger than {FILE_BYTES_MAX} bytes")
     try:
@@ -226,7 +257,7 @@ def load(path: Path) -> Scenario:
     except ValidationError as error:
         problems = [f"{path}: {'.'.join(map(str, one['loc'])) or 'file'}: {one['msg']}" for one in error.errors()]
         raise ScenarioError("\n".join(problems)) from error
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, RecursionError) as error:
         raise ScenarioError(f"{path}: not YAML: {error}") from error
     except ScenarioError as error:
         raise ScenarioError(f"{path}: {error}") from error
@@ -251,8 +282,7 @@ def _check_values(comparison: Comparison) -> None:
         if traffic.by_client and not traffic.trace:
             raise ScenarioError("traffic: by_client needs a trace")
         if not traffic.trace:  # a trace has a rate of its own
-            traffic.segments()
-            traffic.lengths()
+            traffic.check(comparison.duration_s)
         for where, name, known in (
             ("service_class", traffic.service_class, comparison.policy.classes),
             ("tenant", traffic.tenant, comparison.policy.tenants),

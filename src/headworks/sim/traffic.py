@@ -40,6 +40,14 @@ class Lengths:
     sigma: float = 1.0
     values: Sequence[int] = ()
 
+    def check(self) -> None:
+        """Raises `ValueError` for what nothing can be drawn from."""
+        if self.kind not in ("fixed", "uniform", "lognormal", "empirical"):
+            raise ValueError(f"no such kind of length {self.kind!r}; known: fixed, uniform, lognormal, empirical")
+        least = {"empirical": min(self.values, default=0), "uniform": self.low}.get(self.kind, self.tokens)
+        if least < 1 or (self.kind != "fixed" and not 1 <= self.low <= self.high):
+            raise ValueError("a length is at least one token, and low is not above high")
+
     def draw(self, random: Random) -> int:
         if self.kind == "fixed":
             return self.tokens
@@ -84,12 +92,18 @@ def poisson(segments: Sequence[Segment], until_s: float, random: Random) -> Iter
             at_s += random.expovariate(rate_per_s)
 
 
+def count(segments: Sequence[Segment], until_s: float) -> float:
+    """How many arrivals that makes, on average. Raises `ValueError` for more than can be held."""
+    return sum((end_s - start_s) * rate_per_s for start_s, end_s, rate_per_s in _stretches(segments, until_s))
+
+
 def _stretches(segments: Sequence[Segment], until_s: float) -> Iterator[tuple[float, float, float]]:
     total = 0.0
     for number, segment in enumerate(segments):
         end_s = segments[number + 1].from_s if number + 1 < len(segments) else until_s
         total += max(0.0, end_s - segment.from_s) * segment.rate_per_s
-        assert total <= ARRIVALS_MAX, f"this profile makes more than {ARRIVALS_MAX} arrivals"
+        if total > ARRIVALS_MAX:
+            raise ValueError(f"this profile makes more than {ARRIVALS_MAX:,} arrivals")
         if segment.rate_per_s > 0 and end_s > segment.from_s:
             yield segment.from_s, min(end_s, until_s), segment.rate_per_s
 
