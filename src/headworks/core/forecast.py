@@ -242,7 +242,12 @@ def saw_first_token(life: Life, observes: bool, now_s: float) -> None:
         return
     spread_s = (forecast.wait_most_s or 0.0) - (forecast.wait_s or 0.0)
     if spread_s > 0.0:
-        bounds.waits.add((took_s - forecast.ttft_s / forecast.buffer_ratio) / spread_s)
+        bounds.waits.add((took_s - _point_s(forecast)) / spread_s)
+
+
+def _point_s(forecast: Forecast) -> float:
+    """The first token as fitted. A bound below all fits is 0, and so was its ratio: then nothing is known of the fit."""
+    return (forecast.ttft_s or 0.0) / forecast.buffer_ratio if forecast.buffer_ratio > 0.0 else 0.0
 
 
 def saw_nothing(life: Life, now_s: float) -> None:
@@ -271,7 +276,7 @@ def saw_end(life: Life, observes: bool, now_s: float) -> None:
     bounds.totals.record(took_s > total_s)
     if forecast.ttft_s is None or not forecast.tpot_s:
         return
-    came_to = max(0.0, took_s - forecast.ttft_s / forecast.buffer_ratio) / forecast.tpot_s
+    came_to = max(0.0, took_s - _point_s(forecast)) / forecast.tpot_s
     within = answer_tokens(life.work, lane, bounds.totals.tail_ratio)
     if within is not None:  # by the bound of now: those given are heard of too late to steer by
         bounds.totals.steer(came_to > within, STEP_AT_ONCE)
