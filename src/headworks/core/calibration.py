@@ -8,8 +8,8 @@ Candès 2021). After each request whose time was seen
 
 so over any n requests in a row the share that was missed differs from 1 − coverage by the change of the tail ÷ (STEP · n).
 That is an identity and asks nothing of the engine: while the tail is not stopped at `TAIL_MIN` or `TAIL_MAX`, it is at most
-3 % over 500, and rarely 1 %. Below zero the bound is the largest of what was seen; the tail stops, because a debt of many
-misses in one burst would otherwise be paid for by refusing, for long, what would have been on time.
+2 % over 500. Below zero the bound is the largest of what was seen; the tail stops, because a debt of many misses in one burst
+would otherwise be paid for by refusing, for long, what would have been on time.
 
 What was missed is heard of late, and a level that is moved faster than that swings: with many bounds outstanding the step is
 smaller (`DAMPED`).
@@ -19,12 +19,10 @@ from __future__ import annotations
 
 from collections import deque
 
-STEP = 0.05
-STEP_AT_ONCE = 0.1
-"""Where it is not the bounds given that are steered by, but whether today's would have held: nothing is heard of late then."""
-DAMPED = 1.0
+STEP = 0.1
+DAMPED = 2.0
 """A level that is moved by more than this before its first miss is heard of swings to and fro."""
-TAIL_MIN, TAIL_MAX = -0.3, 0.4
+TAIL_MIN, TAIL_MAX = -0.6, 0.4
 RECENT_MAX = 500
 """Requests over which the coverage is told."""
 

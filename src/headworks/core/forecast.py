@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from headworks.core.calibration import STEP_AT_ONCE, Calibration
+from headworks.core.calibration import Calibration
 from headworks.core.predict import BEYOND_KEPT, BEYOND_MIN, TokenPromise, size_of
 from headworks.core.stats import Window
 from headworks.core.types import Forecast, Work
@@ -279,7 +279,7 @@ def saw_end(life: Life, observes: bool, now_s: float) -> None:
     came_to = max(0.0, took_s - _point_s(forecast)) / forecast.tpot_s
     within = answer_tokens(life.work, lane, bounds.totals.tail_ratio)
     if within is not None:  # by the bound of now: those given are heard of too late to steer by
-        bounds.totals.steer(came_to > within, STEP_AT_ONCE)
+        bounds.totals.steer(came_to > within)
     _keep_answer(came_to, life.work, lane)
 
 
