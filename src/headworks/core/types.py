@@ -183,7 +183,8 @@ class Decision:
         return verdicts(self.rows)
 
 
-class Execution(NamedTuple):
+@dataclass(slots=True)
+class Execution:
     """One run of one attempt on one replica. `id` is 128 unguessable bits in hex, also the id sent to the engine."""
 
     id: str

@@ -233,9 +233,9 @@ class Runner:
         if call is None:  # it left in this very turn: nothing has been sent, and nothing will be
             self.feed(events.NotSent(effect.execution.id, "gone"))
             return
-        execution, replica = effect.execution
+        execution = effect.execution.id
         try:
-            attempt = call.send(self._engines[replica], effect)
+            attempt = call.send(self._engines[effect.execution.replica], effect)
         except Exception as fault:
             self._could_not_send(effect, fault)
             return
