@@ -25,7 +25,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import json
 import os
 import secrets
 import sys
@@ -33,6 +32,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -44,6 +44,7 @@ from headworks.tools.load import Call, Plan, Run, run
 from headworks.tools.load_figures import end_of, figures
 from headworks.tools.load_wire import COMPLETE, REFUSED, Attempt
 from mixed_page import page, picture
+from real_engine import saturation_per_s, say, told
 
 CHAT, DOCUMENT = (200, 64), (3_000, 512)
 DOCUMENTS, DOCUMENTS_AT_S = 50, 5.0
@@ -89,13 +90,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench(options, Path(folder))
         bench.measure()
-    report = bench.report()
-    options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / "mixed.json").write_text(json.dumps(report, indent=1) + "\n")
-    (options.out / "mixed.md").write_text(page(report))
-    picture(report, options.out / "mixed.png")
-    print(json.dumps(report, indent=1) if options.json else page(report))
-    return 0 if all(report["holds"].values()) else 1
+    return told(bench.report(), "mixed", options.out, page, picture, options.json)
 
 
 def parsed() -> argparse.Namespace:
@@ -164,17 +159,9 @@ class Bench:
             self._round(number)
 
     def _saturation(self, url: str) -> float:
-        """Of chat alone: double until fewer than 99 in 100 are good, then halve the gap down to half a request a second."""
+        """Of chat alone, to half a request a second."""
         self._chat(url, 2.0, 5.0, seed=7)
-        good, bad = 0.0, 2.0
-        while self._carries(url, bad):
-            good, bad = bad, bad * 2
-        while bad - good > 0.5:
-            middle = (good + bad) / 2
-            good, bad = (middle, bad) if self._carries(url, middle) else (good, middle)
-        if not good:
-            raise SystemExit("the engine does not carry one request a second within the SLO: is the machine busy?")
-        return good
+        return saturation_per_s(partial(self._carries, url), 2.0, 0.5)
 
     def _carries(self, url: str, rate_per_s: float) -> bool:
         ratio = figures(self._chat(url, rate_per_s, 15.0, seed=11)).goodput_ratio
@@ -375,10 +362,6 @@ def targets(medians: dict[str, dict[str, Any]]) -> dict[str, bool]:
         holds["chat good >= 1.5 x the valve's"] = ours["chat_good_per_s"] >= 1.5 * valve["chat_good_per_s"]
         holds["good work >= 0.95 x the valve's"] = ours["good_tokens_per_s"] >= 0.95 * valve["good_tokens_per_s"]
     return holds
-
-
-def say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

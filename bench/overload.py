@@ -26,12 +26,12 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
-import json
 import os
 import secrets
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -42,6 +42,7 @@ import servers
 from headworks.tools.load import Plan, Run, run
 from headworks.tools.load_figures import Figures, figures
 from overload_page import page, picture
+from real_engine import saturation_per_s, say, told
 
 PATIENCE_S, SLO_S = 2.0, 1.0
 GOOD_RATIO_AT_SATURATION = 0.99
@@ -57,13 +58,7 @@ def main() -> int:
     options = parsed()
     bench = Bench(options)
     bench.measure()
-    report = bench.report()
-    options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / "overload.json").write_text(json.dumps(report, indent=1) + "\n")
-    (options.out / "overload.md").write_text(page(report))
-    picture(report, options.out / "overload.png")
-    print(json.dumps(report, indent=1) if options.json else page(report))
-    return 0 if all(report["holds"].values()) else 1
+    return told(bench.report(), "overload", options.out, page, picture, options.json)
 
 
 def parsed() -> argparse.Namespace:
@@ -110,17 +105,8 @@ class Bench:
             self._round(number)
 
     def _saturation(self, engine: str) -> float:
-        """Double until it fails, then halve the gap down to the step."""
         self._offer(engine, engine, 2.0, 5.0, seed=7)  # the first calls after a start are slower
-        good, bad = 0.0, 1.0
-        while self._carries(engine, bad):
-            good, bad = bad, bad * 2
-        while bad - good > SATURATION_STEP_PER_S:
-            middle = (good + bad) / 2
-            good, bad = (middle, bad) if self._carries(engine, middle) else (good, middle)
-        if not good:
-            raise SystemExit("the engine does not carry one request a second within the SLO: is the machine busy?")
-        return good
+        return saturation_per_s(partial(self._carries, engine), 1.0, SATURATION_STEP_PER_S)
 
     def _carries(self, engine: str, rate_per_s: float) -> bool:
         made = self._offer(engine, engine, rate_per_s, 10.0 if self._options.quick else 20.0, seed=11)
@@ -290,10 +276,6 @@ def targets(medians: list[dict[str, Any]], saturation_per_s: float, multiple: fl
     if "valve" in at:
         holds["goodput >= the valve's"] = ours["goodput_per_s"] >= at["valve"]["goodput_per_s"]
     return holds
-
-
-def say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from app_scene import ENVIRONMENT, PATIENT, Scene, chat, first_event, rest_of_stream, run, scene
 
+from headworks.cli import serve
 from headworks.cli.main import run as headworks
 
 Capture = pytest.CaptureFixture[str]
@@ -121,3 +124,45 @@ def test_H2_the_admin_key_comes_from_the_file_or_the_environment(
             assert await asyncio.to_thread(headworks, ["ledger", "audit", "--config", str(file)]) == 0
 
     run("uvloop", steps())
+
+
+def test_I39_the_file_of_a_reload_is_read_and_checked_beside_the_loop(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its readers stand in for a long file: they wait until the gateway has served somebody."""
+    served, reads = threading.Event(), []
+
+    def slow(real: Callable[..., Any]) -> Callable[..., Any]:
+        def read(*given: Any, **more: Any) -> Any:
+            reads.append(real.__name__)
+            assert served.wait(10.0), "the loop waits for the file"
+            return real(*given, **more)
+
+        return read
+
+    monkeypatch.setattr(serve.load, "load", slow(serve.load.load))
+    monkeypatch.setattr(serve.build, "policy", slow(serve.build.policy))
+    file = tmp_path / "headworks.yaml"
+
+    async def steps() -> None:
+        served.set()
+        async with scene() as s:
+            reads.clear()
+            file.write_text(json.dumps(s.texts | {"classes": {"interactive": {"queue": {"wait_s_max": 0.4}}}}))
+            before = s.app.policy.version
+            served.clear()
+            reloading = asyncio.ensure_future(serve._reload(s.app, file, False))
+            await s.until(lambda: reads == ["load"])
+            assert (await s.ask(chat())).status == 200
+            assert s.app.policy.version == before
+            served.set()
+            await reloading
+            assert reads == ["load", "policy"]
+            assert s.app.policy.version != before
+            file.write_text("pools: {}")
+            await serve._reload(s.app, file, False)
+            assert s.app.policy.classes["interactive"].wait_s_max == 0.4
+
+    run("uvloop", steps())
+    said = capsys.readouterr()
+    assert "reloaded, policy " in said.out and "not reloaded: " in said.err
