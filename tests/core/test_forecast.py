@@ -186,7 +186,10 @@ def test_C3_more_work_never_takes_less_time() -> None:
         prefill.observe(tokens, ahead, 2.0 - 0.001 * tokens + 0.002 * ahead, alone=False, now_s=step / 100)
         decode.observe(batch, 50, 1.0 - 0.01 * batch)
     assert all(one >= 0.0 for one in (*prefill.coefficients(), *decode.coefficients()))
-    times = [(prefill.expected(tokens, 0, False, 2.0) or (0.0, None))[0] for tokens in (1, 100, 1_000, 10_000)]
+    sizes = (1, 100, 1_000, 10_000)
+    for tokens in sizes:  # of a size that was never sent one is tried
+        prefill.sent(tokens, 2.0)
+    times = [(prefill.expected(tokens, 0, False, 2.0) or (0.0, None))[0] for tokens in sizes]
     assert times == sorted(times)
 
 

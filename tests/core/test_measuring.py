@@ -273,6 +273,30 @@ def test_B2_an_engine_that_lets_short_prompts_pass_is_not_taken_for_one_that_rea
     assert upper_s(prefill, 3_000, 200, alone=False, now_s=4.0) == pytest.approx(1.5, abs=0.05)
 
 
+def test_B2_a_size_that_is_refused_is_tried_now_and_then_and_seldom_where_that_was_right() -> None:
+    """Documents keep the fit fresh. That questions pass them now is found out by one of them, not by nobody."""
+    prefill = PrefillTime()
+    for step in range(20):
+        prefill.observe(200, 3_000, 1.5, alone=False, now_s=step / 10)
+    documents(prefill, 2.0, 2.9)
+    assert upper_s(prefill, 200, 3_000, alone=False, now_s=2.9) > 1.0, "seen a second ago"
+    documents(prefill, 2.9, 3.0)
+    assert prefill.expected(200, 3_000, False, 3.0) is None, "one is let in"
+    prefill.sent(200, 3.0)
+    assert upper_s(prefill, 200, 3_000, alone=False, now_s=3.1) > 1.0, "one, and no more while it is on its way"
+    prefill.observe(200, 3_000, 2.5, alone=False, now_s=5.5)
+    documents(prefill, 5.6, 7.4)
+    assert upper_s(prefill, 200, 3_000, alone=False, now_s=7.4) > 1.0, "as late as foreseen: the next after 2 s"
+    documents(prefill, 7.4, 7.6)
+    assert prefill.expected(200, 3_000, False, 7.6) is None
+
+
+def documents(prefill: PrefillTime, from_s: float, to_s: float) -> None:
+    """One every tenth of a second."""
+    for tenth in range(round(10 * from_s), round(10 * to_s) + 1):
+        prefill.observe(3_000, 200, 1.5, alone=False, now_s=tenth / 10)
+
+
 def test_an_iterations_time_is_counted_between_the_middles_of_two_looks() -> None:
     """Looks at 10 to 10.4 s and at 10.5 to 12.5 s, made in their middles: 1.3 s for 13 steps. Their begins are 0.5 s apart."""
     quick = ReplicaSample("pool/0", "1", 10.0, 10.4, (100,), 1, 0, None, None, None)

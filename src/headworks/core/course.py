@@ -63,6 +63,7 @@ class Course:
         if replica is not None:
             replica.opening += 1
             replica.sent_tokens += work.prefill_tokens
+            replica.prefill.sent(uncached(work, life.lane), now_s)
             if life.streamed:
                 life.opening_tokens = replica.opening_tokens = replica.opening_tokens + work.prefill_tokens
         if life.streamed:  # an answer in one piece shows its first byte at its end

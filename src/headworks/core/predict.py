@@ -37,6 +37,9 @@ BEYOND_MIN = 20
 BEYOND_KEPT = 100
 FRESH_S = 3.0
 """What first tokens took under load is believed this long after the last one."""
+TRY_S = 1.0
+TRY_S_MAX = 16.0
+"""Of a size that nobody was sent of for so long one is tried, whatever is foreseen for it; seldom where that was right."""
 AHEAD_WEIGHT = 0.1
 DECODED_MIN = 8
 """Answers shorter than this say more of the clock than of the time for each token."""
@@ -171,10 +174,24 @@ class PrefillTime:
     about it, and would keep an idle engine idle for ever. For the same reason both are forgotten `FRESH_S` after the last
     such measurement: an estimate past the promise refuses everybody who could correct it. After a first wave that
     overfilled the engine one request at a time would be let in for ever; after one slow answer alone, which is what an
-    engine's very first is, none.
+    engine's very first is, none. Others' first tokens keep the load's fit fresh and do not correct it for a size that is
+    refused: of that one is *tried* now and then, the seldomer the better what was foreseen for those tried before.
     """
 
-    __slots__ = ("_ahead_tokens", "_alone", "_alone_beyond", "_alone_s", "_beyond", "_count", "_loaded_s", "_plane")
+    __slots__ = (
+        "_ahead_tokens",
+        "_alone",
+        "_alone_beyond",
+        "_alone_s",
+        "_begun_s",
+        "_beyond",
+        "_count",
+        "_heard_s",
+        "_loaded_s",
+        "_on_trial",
+        "_plane",
+        "_tries",
+    )
 
     def __init__(self) -> None:
         self._alone_s = 0.0
@@ -192,9 +209,26 @@ class PrefillTime:
         self._plane = FittedPlane(keep_ratio=0.98)
         self._beyond: dict[int, Window] = {}
         """What it took beyond the fit, by the size of the prompt: a bin for each factor of four."""
+        self._begun_s = 0.0
+        self._heard_s: dict[int, float] = {}
+        """By the same sizes: when one was last sent or seen to begin."""
+        self._tries: dict[int, float] = {}
+        """How long that has to be ago for one to be tried; 1 s where it is not here."""
+        self._on_trial: set[int] = set()
         self._count = 0
         self._ahead_tokens = 0.0
         """What recent requests found ahead of them, on average: what one that has to wait will find when it is sent."""
+
+    def sent(self, prompt_tokens: float, now_s: float) -> None:
+        """One of this size goes there now."""
+        size = size_of(prompt_tokens)
+        if self._is_trial(size):
+            self._on_trial.add(size)
+        self._heard_s[size] = now_s
+
+    def _is_trial(self, size: int) -> bool:
+        """Others were measured for so long, and none of this size."""
+        return self._loaded_s - self._heard_s.get(size, self._begun_s) > self._tries.get(size, TRY_S)
 
     def observe(self, prompt_tokens: float, ahead_tokens: int, took_s: float, alone: bool, now_s: float) -> None:
         """It was sent behind `ahead_tokens` of prompts. `alone`: nothing else of ours was in the engine."""
@@ -208,13 +242,19 @@ class PrefillTime:
         else:
             if now_s - self._loaded_s > FRESH_S:
                 self._forget_load()
+                self._begun_s = now_s
             self._loaded_s = now_s
         if self._count >= OBSERVATIONS_MIN:
             size = size_of(prompt_tokens)
             beyond = self._beyond.get(size)
             if beyond is None:
                 beyond = self._beyond[size] = Window(BEYOND_KEPT)
-            beyond.add(took_s - self._plane.at(prompt_tokens, ahead_tokens))
+            foreseen_s = self._plane.at(prompt_tokens, ahead_tokens)
+            beyond.add(took_s - foreseen_s)
+            if size in self._on_trial:
+                self._on_trial.discard(size)
+                self._tries[size] = TRY_S if took_s < foreseen_s else min(TRY_S_MAX, 2.0 * self._tries.get(size, TRY_S))
+        self._heard_s[size_of(prompt_tokens)] = now_s
         self._plane.add(prompt_tokens, ahead_tokens, took_s)
         self._count += 1
         self._ahead_tokens += (ahead_tokens - self._ahead_tokens) * AHEAD_WEIGHT
@@ -230,7 +270,7 @@ class PrefillTime:
             if not self._alone_s or now_s - self._alone_s > FRESH_S:
                 return None
             return self._alone.at(prompt_tokens + (ahead_tokens or 0)), self._alone_beyond
-        if self._count < OBSERVATIONS_MIN:
+        if self._count < OBSERVATIONS_MIN or self._is_trial(size_of(prompt_tokens)):
             return None
         fitted_s = self._plane.at(prompt_tokens, self._ahead_tokens if ahead_tokens is None else ahead_tokens)
         return fitted_s, self._beyond.get(size_of(prompt_tokens))
