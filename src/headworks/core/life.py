@@ -99,6 +99,8 @@ class Life:
     """Its name there, from its first timer on."""
     ask_late_s = growing_late_s = 0.0
     """From when on an answer to `ask`, or to `growing`, is late."""
+    told_s: float | None = None
+    """When the gate was told of it: what let it wait or go may be known only later."""
     admitted_s: float | None = None
     sent_s: float | None = None
     first_byte_s: float | None = None
@@ -131,6 +133,8 @@ class Life:
     shortfall: Shortfall | None = None
     """What that lacked, if the ledger said so."""
     growths = growths_refused = 0
+    marks: list[tuple[float, int]] | None = None
+    """When how many of its tokens had been counted, as far as it was heard of."""
     spare_tokens = 0
     """Of its work, what was granted from the pool's spare room and is not charged to its tenant."""
     cut = False
