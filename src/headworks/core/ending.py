@@ -69,6 +69,7 @@ def outcome_record(life: Life, outcome: str, now_s: float) -> Outcome:
         request,
         life.marks,
         life.told_s,
+        life.number,
     )
 
 

@@ -94,6 +94,7 @@ class OutcomeRecord(msgspec.Struct, gc=False):
     asked: Asked | None
     marks: list[tuple[float, int]] | None
     told_s: float | None
+    number: int
 
 
 class NameRecord(msgspec.Struct, gc=False):
@@ -303,6 +304,7 @@ def _logged_outcome(outcome: Outcome) -> OutcomeRecord:
         asked(outcome.request),
         outcome.marks,
         outcome.told_s,
+        outcome.number,
     )
 
 

@@ -98,7 +98,8 @@ class _Open:
         self.life = life
         self.decided: dict[str, Decided] = {}
         """The first decision about each arrival that has not ended."""
-        self.granted_s: dict[str, float] = {}
+        self.granted: dict[str, tuple[float, int]] = {}
+        """When each was admitted, and by which line."""
         self.heads: set[tuple[str, float]] = set()
         """Facts that stand at the beginning of every file, and were taken: whose, and of when."""
         self.begun = False
@@ -113,7 +114,7 @@ class _Reading:
         self._until = until
         self._lives: dict[str, _Open] = {}
         self._now: _Open | None = None
-        self._arrivals = 0
+        self._arrivals = self._lines = 0
         self._of_nobody = 0
         self._without_asked = 0
         self._decode: dict[str, Callable[[bytes], Any]] = {
@@ -136,6 +137,7 @@ class _Reading:
         self._now = None
 
     def take(self, line: Line) -> None:
+        self._lines += 1
         decode = self._decode.get(line.kind)
         if decode is None:  # a client's own name for a request
             return
@@ -181,9 +183,10 @@ class _Reading:
             self._ended(now, record)
         elif isinstance(record, Decided):
             if record.at_arrival:
+                record.place = self._lines
                 now.decided.setdefault(record.id, record)
             if record.outcome == "admit":
-                now.granted_s[record.id] = record.decided_s
+                now.granted[record.id] = record.decided_s, self._lines
             late_from_s = record.late_from_s()
             if late_from_s is not None and late_from_s < record.decided_s:
                 life.late.append((late_from_s, record.decided_s))
@@ -200,7 +203,7 @@ class _Reading:
 
     def _ended(self, now: _Open, ended: Ended) -> None:
         decided = now.decided.pop(ended.id, None)
-        now.granted_s.pop(ended.id, None)
+        _, granted_place = now.granted.pop(ended.id, (0.0, 0))
         if ended.asked is None:
             self._without_asked += 1
             return
@@ -208,7 +211,8 @@ class _Reading:
         if self._arrivals > ARRIVALS_MAX:
             raise LogError(f"more than {ARRIVALS_MAX:,} arrivals: choose a part of the log with --since and --until.")
         told_s = ended.told_s if ended.told_s is not None else decided.decided_s if decided is not None else ended.arrived_s
-        now.life.arrivals.append(Arrival(told_s, ended, self._arrivals))
+        place = decided.place if decided is not None and decided.outcome != "admit" else 0
+        now.life.arrivals.append(Arrival(told_s, ended, place, self._lines, granted_place))
 
     def lives(self) -> list[Life]:
         """What was found, or why it cannot be used."""
@@ -220,7 +224,7 @@ class _Reading:
         for one in found:
             life = one.life
             life.arrivals += _unfinished(one)
-            life.arrivals.sort(key=lambda arrival: arrival.at_s)
+            life.arrivals.sort(key=lambda arrival: (arrival.at_s, arrival.ended.number))
             life.facts.sort(key=lambda fact: fact[0])
             life.policies.sort(key=lambda policy: policy[0])
             life.late = _joined(life.late)
@@ -255,7 +259,7 @@ def _unfinished(now: _Open) -> Iterator[Arrival]:
             pool=decided.pool,
             client=decided.key.tenant,
             arrived_s=arrived_s,
-            sent_s=now.granted_s.get(name),
+            sent_s=now.granted[name][0] if name in now.granted else None,
             first_byte_s=None,
             ended_s=end_s,
             work=work,

@@ -57,6 +57,7 @@ class Ended(msgspec.Struct, gc=False, frozen=True):
     asked: Asked | None = None
     marks: tuple[tuple[float, int], ...] | None = None
     told_s: float | None = None
+    number: int = 0
 
     @property
     def stopped_s(self) -> float:
@@ -70,7 +71,11 @@ class Arrival(msgspec.Struct, gc=False, frozen=True):
     at_s: float
     ended: Ended
     place: int = 0
-    """In the order in which they ended."""
+    """Of its first decision among the lines of the log, 0 if that need not have been made as it came."""
+    end_place: int = 0
+    """Of its outcome."""
+    granted_place: int = 0
+    """Of its admission. What happened at one instant happened in the order of these."""
 
 
 class _Waited(msgspec.Struct, gc=False):
@@ -94,6 +99,8 @@ class Decided(msgspec.Struct, gc=False):
     pool: str
     at_arrival: bool
     verdicts: msgspec.Raw
+    place: int = 0
+    """Of its line."""
 
     def late_from_s(self) -> float | None:
         """If its time was over: the instant at which it was. What was decided later was decided late."""

@@ -21,12 +21,11 @@ from headworks.core.gate import Gate
 from headworks.core.policy import INFINITE_S, ClassPolicy, Policy
 from headworks.core.types import Capacity, Decision, Request, RequestKey
 from headworks.sim.connection import Sending
-from headworks.sim.ledger import Line, SimLedger
 from headworks.sim.runner import SimRunner
 from headworks.sim.world import World
 from headworks.tools.decision_log import Life, policy_changes
 from headworks.tools.log_lines import Arrival, patience_s
-from headworks.tools.replay_engine import JUST_BEFORE_S, SAME_S, RecordedEngine
+from headworks.tools.replay_engine import JUST_BEFORE_S, SAME_S, Agenda, RecordedEngine
 from headworks.tools.replay_ledger import RecordedLedger
 from headworks.tools.replay_model import Model
 
@@ -82,9 +81,10 @@ class Replay:
         """None: those of the log, each at its time."""
         first = policy or life.policies[0][1]
         self.world = World()
+        self._agenda = Agenda(self.world)
         self.again: dict[str, Again] = {}
         book = Book(lease_ms=round(first.lease_s * 1000), remember_ms=round(first.remember_s * 1000))
-        ledger = RecordedLedger(self.world, book, life) if life.is_durable else SimLedger(self.world, book, Line(), seed=0)
+        ledger = RecordedLedger(self.world, self._agenda, book, life)
         gate = Gate(first, life.gateway, SEED, life.boot, life.utc_offset_s)
         self._arrivals = {one.ended.id: one for one in life.arrivals}
         self._run_for: dict[str, Arrival] = {}
@@ -97,6 +97,7 @@ class Replay:
                 [one.ended for one in life.arrivals if one.ended.replica == name],
                 model,
                 self.world,
+                self._agenda,
                 self._run_for.__getitem__,
                 self._tell,
                 self._woken_s,
@@ -118,8 +119,12 @@ class Replay:
                 at(max(at_s, life.began_s), _later(self._tell, event))
         for engine in self.engines.values():
             at(life.began_s, engine.keep_looking)
+        at_s, place = -INFINITE_S, 0
         for arrival in life.arrivals:
-            at(arrival.at_s, _later(self._arrive, arrival))
+            # Where nothing is said of its own place, it came behind whoever came before it at that instant.
+            place = arrival.place or (place if arrival.at_s == at_s else 0)
+            at_s = arrival.at_s
+            self._agenda.at(at_s, place, _later(self._arrive, arrival))
         self.world.run(life.ended_s + AFTER_S, lambda: self._missing == 0)
         return [self.again.get(one.ended.id) or Again(one, None) for one in life.arrivals]
 
@@ -166,7 +171,7 @@ class Replay:
         self.runner.arrive(request)
         ended = arrival.ended
         if ended.outcome == "cancelled" and ended.first_byte_s is None and not ended.reason:
-            self.world.at(ended.stopped_s, lambda: self._leave(ended.id))
+            self._agenda.at(ended.stopped_s, arrival.end_place, lambda: self._leave(ended.id))
 
     def _leave(self, name: str) -> None:
         """Its patience is over. Whoever has its first byte waits for the rest."""

@@ -19,7 +19,7 @@ from headworks.core.events import EngineSilent, Event, Evidence, ReplicaDescribe
 from headworks.core.types import Capacity, ReplicaSample
 from headworks.sim.connection import Listener, Sending
 from headworks.sim.engine import on_grid_s
-from headworks.sim.world import World
+from headworks.sim.world import Action, World
 from headworks.tools.log_lines import Arrival, Ended
 from headworks.tools.replay_model import ALIKE_RATIO, ALIKE_REQUESTS, Course, Inside, Model, held_tokens
 
@@ -34,6 +34,34 @@ ABOUT_TOKENS = 8
 ONLY_IN_BAND = ("E1",)
 PROVED = "E3a"
 ITERATIONS_A_LOOK = 8
+
+
+class Agenda:
+    """What is known to have happened at an instant, in the order of the log.
+
+    A gateway handles everything that came in one turn of its loop at one instant: who was first decides who gets the room.
+    """
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._due: dict[float, list[tuple[int, int, Action]]] = {}
+
+    def at(self, at_s: float, place: int, action: Action) -> None:
+        """`place`: of the line that tells of it."""
+        at_s = on_grid_s(at_s)
+        due = self._due.get(at_s)
+        if due is None:
+            self._due[at_s] = due = []
+            self._world.at(at_s, partial(self._run, at_s))
+        due.append((place, len(due), action))
+
+    def _run(self, at_s: float) -> None:
+        for _, _, action in sorted(self._due.pop(at_s), key=_by_place):
+            action()
+
+
+def _by_place(due: tuple[int, int, Action]) -> tuple[int, int]:
+    return due[:2]
 
 
 class _Answer:
@@ -101,6 +129,7 @@ class RecordedEngine:
         recorded: Iterable[Ended],
         model: Model,
         world: World,
+        agenda: Agenda,
         arrival_of: Callable[[str], Arrival],
         tell: Callable[[Event], None],
         woken_s: Callable[[float], float],
@@ -110,13 +139,12 @@ class RecordedEngine:
         """When something that is due is really done."""
         self._model = model
         self._world = world
+        self._agenda = agenda
         self._arrival_of = arrival_of
         self._tell = tell
         self._then = Inside(recorded)
         """What the log's engine had inside."""
         self._answers: dict[str, _Answer] = {}
-        self._ending: dict[float, list[tuple[str, _Answer]]] = {}
-        """By the instant of their end."""
         self._tokens = 0
         self._capacity: Capacity | None = None
         self._sample: ReplicaSample | None = None
@@ -208,15 +236,7 @@ class RecordedEngine:
         self._tokens += answer.tokens
         if course.first_s <= course.end_s:
             self._world.at(answer.first_s, lambda: self._begin(sending.execution, answer))
-        ending = self._ending.setdefault(answer.end_s, [])
-        ending.append((sending.execution, answer))
-        if len(ending) == 1:
-            self._world.at(answer.end_s, lambda: self._end_all(answer.end_s))
-
-    def _end_all(self, at_s: float) -> None:
-        """What an engine ends in one step, in the order in which it was told then."""
-        for execution, answer in sorted(self._ending.pop(at_s), key=_place):
-            self._end(execution, answer)
+        self._agenda.at(answer.end_s, arrival.end_place, lambda: self._end(sending.execution, answer))
 
     def _begin(self, execution: str, answer: _Answer) -> None:
         if answer.over or answer.closing:
@@ -239,6 +259,8 @@ class RecordedEngine:
             answer.listener.on_lost(execution, "as logged")
             self._prove_later(execution, answer)
         else:
+            if not answer.begun and not answer.closing and not course.failed:
+                answer.listener.on_first_byte(execution)  # an answer in one piece: its first byte came with its last
             self._over(execution, answer)
             answer.listener.on_stopped(execution, course.usage, course.failed)
 
@@ -307,10 +329,6 @@ class RecordedEngine:
     def forsake(self, listener: Listener) -> None:
         """The gateway is gone."""
         self._answers.clear()
-
-
-def _place(ending: tuple[str, _Answer]) -> int:
-    return ending[1].arrival.place
 
 
 def _blank(capacity: Capacity) -> ReplicaSample:
