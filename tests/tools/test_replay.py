@@ -16,7 +16,7 @@ from headworks.sim.world import World
 from headworks.tools.decision_log import Life
 from headworks.tools.log_lines import Arrival, Asked, Ended
 from headworks.tools.replay import request_of
-from headworks.tools.replay_engine import RecordedEngine
+from headworks.tools.replay_engine import Agenda, RecordedEngine
 from headworks.tools.replay_model import Course, Model
 
 ASKED = Asked(100, None, 200, 0, 1, True, False, False, 0, None, 55.0)
@@ -63,10 +63,10 @@ class Scene:
     def __init__(self, *log: Ended) -> None:
         self.world = World()
         self.told: list[tuple[float, Event]] = []
-        self.arrivals = {one.id: Arrival(one.sent_s or 0.0, one, place) for place, one in enumerate(log)}
+        self.arrivals = {one.id: Arrival(one.sent_s or 0.0, one, 0, place) for place, one in enumerate(log)}
         life = Life("g", "b", 0.0, 0.0, True, "", arrivals=list(self.arrivals.values()))
-        arrival_of, on_time = self.arrivals.__getitem__, lambda at_s: at_s
-        self.engine = RecordedEngine("main/0", log, Model(life), self.world, arrival_of, self.tell, on_time)
+        agenda, arrival_of, on_time = Agenda(self.world), self.arrivals.__getitem__, self.world.at
+        self.engine = RecordedEngine("main/0", log, Model(life), self.world, agenda, arrival_of, self.tell, on_time)
         self.engine.described(CAPACITY)
 
     def tell(self, event: Event) -> None:

@@ -36,7 +36,7 @@ from headworks.core.events import (
 from headworks.core.types import Capacity, Decision, ReplicaSample, Request, Usage
 from headworks.sim.connection import Listener, Sending
 from headworks.sim.ledger import SimLedger
-from headworks.sim.world import World
+from headworks.sim.world import Action, World
 
 REPLAYS_MAX = 10_000
 """Completed executions remembered, so that a late `Attach` can still be answered."""
@@ -120,7 +120,7 @@ class SimRunner:
         front: Front,
         sending: Callable[[Run], Sending],
         idle_s: Callable[[str], float],
-        woken_s: Callable[[float], float] | None = None,
+        wake_at: Callable[[float, Action], None] | None = None,
     ) -> None:
         self.gate = gate
         self.alive = True
@@ -132,8 +132,8 @@ class SimRunner:
         self._sending = sending
         """The bytes of a request, as it were: what arrival `id` makes the engine do."""
         self._idle_s = idle_s
-        self._woken_s = woken_s
-        """When a wake-up really comes, where that is known; None: on time."""
+        self._wake_at = wake_at or world.at
+        """Wake-ups come on time, or when it is known that they came."""
         self._events: deque[Event] = deque()
         self._busy = False
         self._wake_s: float | None = None
@@ -292,7 +292,7 @@ class SimRunner:
                 self._wake_s = None
                 self.tell(Tick())
 
-        self._world.at(at_s if self._woken_s is None else self._woken_s(at_s), wake)
+        self._wake_at(at_s, wake)
 
     # --- the relay: engine connections to clients ---------------------------------------------------------------
 

@@ -46,8 +46,9 @@ class Life:
     """What was heard of engines and of quotas, and the drain, in order."""
     is_durable: bool = False
     """Its ledger was a file: what let work start was answered when that had been written."""
-    late: list[tuple[float, float]] = field(default_factory=list)
-    """From when to when the process was late: something was due, and was done then. They do not overlap."""
+    late: list[tuple[float, float, int]] = field(default_factory=list)
+    """From when to when the process was late, and by which line it is known: something was due, and was done then.
+    They do not overlap."""
     arrivals: list[Arrival] = field(default_factory=list)
     """In the order in which the gate was told of them."""
 
@@ -189,7 +190,7 @@ class _Reading:
                 now.granted[record.id] = record.decided_s, self._lines
             late_from_s = record.late_from_s()
             if late_from_s is not None and late_from_s < record.decided_s:
-                life.late.append((late_from_s, record.decided_s))
+                life.late.append((late_from_s, record.decided_s, self._lines))
         else:
             life.facts.append((line.monotonic_s, _event(record)))
 
@@ -231,14 +232,15 @@ class _Reading:
         return [one.life for one in found]
 
 
-def _joined(spans: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Those that overlap are one."""
-    joined: list[tuple[float, float]] = []
-    for from_s, to_s in sorted(spans):
+def _joined(spans: list[tuple[float, float, int]]) -> list[tuple[float, float, int]]:
+    """Those that overlap are one, which ended with the first line of its end."""
+    joined: list[tuple[float, float, int]] = []
+    for from_s, to_s, place in sorted(spans):
         if joined and from_s < joined[-1][1]:
-            joined[-1] = joined[-1][0], max(joined[-1][1], to_s)
+            before_s, end_s, first = joined[-1]
+            joined[-1] = before_s, max(end_s, to_s), min(first, place) if to_s == end_s else first if end_s > to_s else place
         else:
-            joined.append((from_s, to_s))
+            joined.append((from_s, to_s, place))
     return joined
 
 

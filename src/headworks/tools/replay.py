@@ -22,7 +22,7 @@ from headworks.core.policy import INFINITE_S, ClassPolicy, Policy
 from headworks.core.types import Capacity, Decision, Request, RequestKey
 from headworks.sim.connection import Sending
 from headworks.sim.runner import SimRunner
-from headworks.sim.world import World
+from headworks.sim.world import Action, World
 from headworks.tools.decision_log import Life, policy_changes
 from headworks.tools.log_lines import Arrival, patience_s
 from headworks.tools.replay_engine import JUST_BEFORE_S, SAME_S, Agenda, RecordedEngine
@@ -84,7 +84,7 @@ class Replay:
         self._agenda = Agenda(self.world)
         self.again: dict[str, Again] = {}
         book = Book(lease_ms=round(first.lease_s * 1000), remember_ms=round(first.remember_s * 1000))
-        ledger = RecordedLedger(self.world, self._agenda, book, life)
+        ledger = RecordedLedger(self.world, self._agenda, book, life, exact=policy is None)
         gate = Gate(first, life.gateway, SEED, life.boot, life.utc_offset_s)
         self._arrivals = {one.ended.id: one for one in life.arrivals}
         self._run_for: dict[str, Arrival] = {}
@@ -100,11 +100,11 @@ class Replay:
                 self._agenda,
                 self._run_for.__getitem__,
                 self._tell,
-                self._woken_s,
+                self._wake_at,
             )
             for name in _replica_names([policy] if policy is not None else [one for _, one in life.policies])
         }
-        self.runner = SimRunner(gate, self.world, ledger, self.engines, self, self._sending, self._idle_s, self._woken_s)
+        self.runner = SimRunner(gate, self.world, ledger, self.engines, self, self._sending, self._idle_s, self._wake_at)
 
     def run(self) -> list[Again]:
         """All arrivals of the life, in their order."""
@@ -220,11 +220,15 @@ class Replay:
             watch_tokens=run.watch_tokens,
         )
 
-    def _woken_s(self, at_s: float) -> float:
+    def _wake_at(self, at_s: float, action: Action) -> None:
         """The process was busy at times, and woke later than it wanted."""
         late = self.life.late
-        place = bisect_right(late, (at_s + JUST_BEFORE_S, INFINITE_S)) - 1
-        return late[place][1] if place >= 0 and at_s < late[place][1] else at_s
+        number = bisect_right(late, (at_s + JUST_BEFORE_S, INFINITE_S, 0)) - 1
+        if number >= 0 and at_s < late[number][1]:
+            _, woken_s, place = late[number]
+            self._agenda.at(woken_s, place, action)
+        else:
+            self.world.at(at_s, action)
 
     def _idle_s(self, id: str) -> float:
         """Silence is recorded: it is told when it was told."""

@@ -132,11 +132,11 @@ class RecordedEngine:
         agenda: Agenda,
         arrival_of: Callable[[str], Arrival],
         tell: Callable[[Event], None],
-        woken_s: Callable[[float], float],
+        wake_at: Callable[[float, Action], None],
     ) -> None:
         self.name = name
-        self._woken_s = woken_s
-        """When something that is due is really done."""
+        self._wake_at = wake_at
+        """Has something done when it is due, or when it was really done."""
         self._model = model
         self._world = world
         self._agenda = agenda
@@ -176,14 +176,10 @@ class RecordedEngine:
     def keep_looking(self) -> None:
         """Between recorded looks, which an idle engine's log leaves out, and at an engine that no log knows."""
         now_s = self._world.now_s
-        late_s = self._woken_s(now_s)
-        if late_s > now_s:
-            self._world.at(late_s, self.keep_looking)
-            return
         if self._capacity is not None and not self._is_unseen and now_s - self._looked_s >= 0.9 * LOOK_S:
             last = self._sample or _blank(self._capacity)
             self._look(replace(last, begun_s=now_s, ended_s=now_s))
-        self._world.after(LOOK_S, self.keep_looking)
+        self._wake_at(now_s + LOOK_S, self.keep_looking)
 
     def _look(self, sample: ReplicaSample) -> None:
         self._looked_s = self._world.now_s

@@ -2,7 +2,8 @@
 
 The gateway's runner collects what a turn asks and asks it together; the journal (`ledgers/journal.py`) keeps all answers of a
 turn that lets work start until it is on the disk. When that was is in the log: the instants at which work was sent. Of growth
-it is not: that waits as long as work did.
+it is not: that waits as long as work did. The control keeps to these instants, since a loop that was busy granted late; a plan,
+whose grants are others, to how long they took.
 """
 
 from __future__ import annotations
@@ -26,13 +27,15 @@ TURN_S_MAX = 0.05
 class RecordedLedger(SimLedger):
     """For one gateway."""
 
-    def __init__(self, world: World, agenda: Agenda, book: BookLike, life: Life) -> None:
+    def __init__(self, world: World, agenda: Agenda, book: BookLike, life: Life, *, exact: bool) -> None:
         super().__init__(world, book, Line(), seed=0)
         self._clock = world
         self._agenda = agenda
         self._is_durable = life.is_durable
         self._written = sorted((one.ended.sent_s, one.granted_place) for one in life.arrivals if one.ended.sent_s is not None)
-        self._wait_s = _wait_s(life)
+        self._wait_s = _wait_s(life) if life.is_durable else 0.0
+        self._turn_s = TURN_S_MAX if exact else 2.0 * self._wait_s
+        """A grant waits for one of the log so long at most."""
         self._asked: list[Command] = []
 
     def apply(self, commands: Sequence[Command], answered: Answered) -> None:
@@ -45,10 +48,11 @@ class RecordedLedger(SimLedger):
         commands, self._asked = self._asked, []
         answers = self.book.apply(commands, self.now_ms())
         answer = partial(answered, answers)
-        granted = {one.verb for one in answers if self._is_durable and one.outcome == "granted"}
+        granted = {one.verb for one in answers if one.outcome == "granted"}
         now_s = self._clock.now_s
-        place = bisect_right(self._written, (now_s, INFINITE_S))
-        if "reserve" in granted and place < len(self._written) and self._written[place][0] <= now_s + TURN_S_MAX:
+        # What is asked when something has been written waits for the next write; in memory it is granted at that instant.
+        place = bisect_right(self._written, (now_s, INFINITE_S if self._is_durable else 0.0))
+        if "reserve" in granted and place < len(self._written) and self._written[place][0] <= now_s + self._turn_s:
             self._agenda.at(*self._written[place], answer)
         elif "reserve" in granted or "grow" in granted:
             self._clock.after(self._wait_s, answer)
