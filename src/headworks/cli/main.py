@@ -50,6 +50,7 @@ VERBS: tuple[Verb, ...] = (
     Verb("schema", "Know", "Print the JSON Schema of the configuration file, for editors."),
     Verb("explain", "Ask", "Tell the story of one request: what was compared with what, and what would have helped."),
     Verb("sim", "Ask", "Run a scenario in virtual time on the same core, and hold it to what it expects."),
+    Verb("plan", "Ask", "Decide a decision log once more, by another configuration: who would have come out otherwise."),
     Verb("load", "Ask", "Offer recorded traffic to a server and tell what its clients got."),
     Verb("ledger", "Ask", "Show or audit what is held in a gateway's ledger; back it up, restore it."),
     Verb("keys", "Ask", "Issue, rotate, revoke and list the API keys of tenants."),

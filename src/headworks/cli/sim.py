@@ -15,6 +15,7 @@ from rich.table import Table
 
 from headworks.sim.campaign import Campaign, campaign
 from headworks.sim.compare import as_json, run
+from headworks.sim.report_page import simulated_page
 from headworks.sim.scenario import ScenarioError, load
 from headworks.sim.traces import NAMES, TraceError, attribution, read, summary
 
@@ -37,13 +38,14 @@ def sim(
     with_campaign: Annotated[bool, typer.Option("--campaign", help="Random worlds with faults instead of a scenario")] = False,
     with_traces: Annotated[bool, typer.Option("--traces", help="List the recorded traces that scenarios can name")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print the results as JSON")] = False,
+    html: Annotated[Path | None, typer.Option("--html", help="Write a report with curves into this file")] = None,
 ) -> None:
     """Run a scenario in virtual time and compare its disciplines.
 
     Exit: 0 when every expectation (or invariant) holds, 1 when one does not, 2 when it could not be run.
     """
-    if (scenario is not None) + with_campaign + with_traces != 1:
-        typer.echo("headworks sim: give a scenario file, or --campaign, or --traces", err=True)
+    if (scenario is not None) + with_campaign + with_traces != 1 or (html is not None and scenario is None):
+        typer.echo("headworks sim: give a scenario file, or --campaign, or --traces; --html goes with a scenario", err=True)
         raise typer.Exit(2)
     if with_traces:
         _traces(json)
@@ -51,17 +53,19 @@ def sim(
         _campaign(1 if seed is None else seed, seeds, json)
     else:
         assert scenario is not None
-        _scenario(scenario, seed, seeds, json)
+        _scenario(scenario, seed, seeds, json, html)
 
 
-def _scenario(path: Path, seed: int | None, seeds: int, json: bool) -> None:
+def _scenario(path: Path, seed: int | None, seeds: int, json: bool, html: Path | None) -> None:
     try:
         scenario = load(path)
         first = scenario.seed if seed is None else seed
-        found = [run(scenario, number) for number in range(first, first + seeds)]
+        found = [run(scenario, number, json or html is not None) for number in range(first, first + seeds)]
     except (ScenarioError, TraceError) as error:
         typer.echo(f"headworks sim: {error}", err=True)
         raise typer.Exit(2) from error
+    if html is not None:
+        write_page(html, simulated_page(found[0], scenario))
     if json:
         typer.echo(as_json(found[0] if seeds == 1 else {"runs": found}))
     else:
@@ -71,6 +75,15 @@ def _scenario(path: Path, seed: int | None, seeds: int, json: bool) -> None:
     for failure in failures:
         typer.echo(f"does not hold: {failure}", err=True)
     raise typer.Exit(1 if failures else 0)
+
+
+def write_page(path: Path, text: str) -> None:
+    """A report, or the end of the verb with 2."""
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        typer.echo(f"headworks: {path} cannot be written: {error.strerror or error}", err=True)
+        raise typer.Exit(2) from None
 
 
 def _tables(found: dict[str, Any]) -> None:

@@ -57,7 +57,7 @@ class Decider:
         # What it waits for is being read there: its first token comes as late as if it stood behind that in the engine.
         forecast = forecast_of(work, lane, read_at, discipline, now_s)
         life = Life(request, number, lane, work, forecast)
-        life.replica = replica
+        life.replica, life.told_s = replica, now_s
         if discipline.drops_late:
             life.start_by_s = start_by_s(request, lane.service_class, forecast.prefill_s)
         else:

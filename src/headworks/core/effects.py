@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from headworks.core.commands import Command, Shortfall
-from headworks.core.types import Decision, Execution, RequestKey, Usage, Work
+from headworks.core.types import Decision, Execution, Request, RequestKey, Usage, Work
 
 
 @dataclass(slots=True)
@@ -112,6 +112,15 @@ class Outcome:
     retry_kind: str = ""
     """Of a retry: `ticket_kept`, `early` or `over_budget`."""
     predicted_total_s: float | None = None
+    replica: str = ""
+    request: Request | None = None
+    """What was asked for, so that it can be decided about again (`headworks plan`)."""
+    marks: list[tuple[float, int]] | None = None
+    """Of one that grew: when how many of its tokens had been counted."""
+    told_s: float | None = None
+    """When the gate was told of it; it had come to the gateway a moment before."""
+    number: int = 0
+    """In the order in which it was told of arrivals, several of which may come at one instant."""
 
 
 @dataclass(slots=True)

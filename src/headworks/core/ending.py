@@ -65,6 +65,11 @@ def outcome_record(life: Life, outcome: str, now_s: float) -> Outcome:
         life.growths_refused,
         "over_budget" if life.end_reason == metering.RETRIES else life.retry_kind,
         life.forecast.total_s,
+        life.execution.replica,
+        request,
+        life.marks,
+        life.told_s,
+        life.number,
     )
 
 

@@ -89,9 +89,9 @@ class Life:
     __slots__ = (
         "admitted_s", "ask", "ask_late_s", "assembled", "batch", "blocked_by", "claim", "cut", "decision", "drawn",
         "end_reason", "evidence", "execution", "failed", "first_byte_s", "forecast", "growing", "growing_late_s",
-        "growth_refused", "growths", "growths_refused", "lane", "leaving_s", "number", "opening_tokens", "output_tokens",
+        "growth_refused", "growths", "growths_refused", "lane", "leaving_s", "marks", "number", "opening_tokens", "output_tokens",
         "quota", "reading_tokens", "reads", "replica", "reported", "request", "retry_kind", "rows", "sent_s", "sharers",
-        "shortfall", "spare_tokens", "start_by_s", "state", "subscribers", "timed_s", "timer_number", "timer_s",
+        "shortfall", "spare_tokens", "start_by_s", "state", "subscribers", "timed_s", "timer_number", "timer_s", "told_s",
         "turn_tokens", "unread_until_s", "usage", "work",
     )
     # fmt: on
@@ -116,6 +116,8 @@ class Life:
     ask_late_s: float
     growing_late_s: float
     """From when on an answer to `ask`, or to `growing`, is late."""
+    told_s: float | None
+    """When the gate was told of it: what let it wait or go may be known only later."""
     admitted_s: float | None
     sent_s: float | None
     first_byte_s: float | None
@@ -149,6 +151,8 @@ class Life:
     """What that lacked, if the ledger said so."""
     growths: int
     growths_refused: int
+    marks: list[tuple[float, int]] | None
+    """When how many of its tokens had been counted, as far as it was heard of."""
     spare_tokens: int
     """Of its work, what was granted from the pool's spare room and is not charged to its tenant."""
     cut: bool
@@ -175,7 +179,7 @@ class Life:
         self.start_by_s = request.start_by_s
         self.execution = NOWHERE
         self.replica = self.decision = self.ask = self.sharers = self.growing = self.shortfall = self.quota = self.usage = None
-        self.admitted_s = self.sent_s = self.first_byte_s = self.leaving_s = None
+        self.told_s = self.admitted_s = self.sent_s = self.first_byte_s = self.leaving_s = self.marks = None
         self.claim = self.blocked_by = self.evidence = self.end_reason = self.retry_kind = ""
         self.timer_s = self.timed_s = INFINITE_S
         self.unread_until_s = -INFINITE_S

@@ -22,7 +22,7 @@ from headworks.config.settings import ReplicaSettings, Settings
 from headworks.core import events, quota
 from headworks.core.gate import Gate
 from headworks.core.policy import Policy
-from headworks.core.types import Capacity, Charge, RequestKey, Reservation
+from headworks.core.types import Charge, RequestKey, Reservation
 from headworks.engines.base import Engine
 from headworks.engines.exporter import Exporter
 from headworks.engines.openai import OpenAIEngine
@@ -37,6 +37,7 @@ from headworks.gateway.explanations import Explanations
 from headworks.gateway.http.limits import EdgeLimits
 from headworks.gateway.http.server import Server
 from headworks.gateway.key_watch import KeyWatch
+from headworks.gateway.log_facts import Facts
 from headworks.gateway.metrics import Reading, Registry
 from headworks.gateway.models import Models
 from headworks.gateway.own import Own
@@ -82,7 +83,9 @@ class App:
         self.usage = _usage_journal(settings, policy, self._utc_offset_s)
         records = Records(self.accounts, self.log, self.usage)
         self.runner = Runner(self.gate, self.store, self.engines, records, clock.now_s, _computes(settings))
-        self.runner.on_described = self._described
+        self.facts = Facts(self.log)
+        self.facts.began(name, boot, self._utc_offset_s, settings.ledger_url.partition(":")[0], policy)
+        self.runner.on_looked = self._looked
         self.answers = _answers(settings)
         self.standing = Standing(self.snapshot, self.registry, self.accounts, records.troubles, clock.now_s, clock.utc_s)
         self.explanations = Explanations(self.log.find if self.log is not None else None)
@@ -134,6 +137,7 @@ class App:
     async def stop(self) -> None:
         """Drain, cut what is left at the limit, settle the ledger. Until the port closes, arrivals are told `draining`."""
         self._draining = True
+        self.facts.drain(clock.now_s() + self.settings.drain_s)
         await self.runner.drain(self.settings.drain_s)
         await self.server.close(1.0)
         await self.runner.close()
@@ -170,6 +174,7 @@ class App:
         self._allow_labels()
         if self.usage is not None:
             self.usage.change_policy(policy)
+        self.facts.policy(policy)
         self.runner.feed(events.PolicyChanged(policy))
         self._read_usage(others)
 
@@ -193,14 +198,17 @@ class App:
         for name, (tokens, nanomoney) in self.usage.used(periods, others).items():
             scope = quota.scope(name, periods[name].name)
             used += [Charge(scope, "tokens", tokens), Charge(scope, "nanomoney", nanomoney)]
+        self.facts.used(tuple(used))
         self.runner.feed(events.UsageRead(tuple(used)))
 
     def _ledger_lost(self) -> None:
         self.runner.feed(events.LedgerLost())
 
-    def _described(self, capacity: Capacity) -> None:
-        self.models.described(capacity)
-        self._allow_labels()
+    def _looked(self, event: events.Event) -> None:
+        self.facts.looked(event)
+        if isinstance(event, events.ReplicaDescribed):
+            self.models.described(event.capacity)
+            self._allow_labels()
 
     # what the admin port shows
 

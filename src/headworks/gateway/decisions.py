@@ -10,14 +10,12 @@ decisions and outcomes hold none.
 
 from __future__ import annotations
 
-import os
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -25,6 +23,8 @@ from headworks.core.effects import Outcome
 from headworks.core.types import Decision, Forecast, RequestKey, Usage, Work
 from headworks.gateway import log_index
 from headworks.gateway.clock import UtcStamp
+from headworks.gateway.log_facts import Asked, Fact, asked
+from headworks.gateway.log_files import Files, paths
 from headworks.gateway.verdicts import RowTexts
 
 FLUSH_S = 0.5
@@ -36,7 +36,6 @@ SCAN_BYTES = 1024 * 1024
 LINE_BYTES_MAX = 65_536
 FOUND_MAX = 1_000
 """Records one look-up returns at most."""
-DAY_S = 86_400.0
 
 
 class DecisionRecord(msgspec.Struct, gc=False):
@@ -91,6 +90,11 @@ class OutcomeRecord(msgspec.Struct, gc=False):
     growths_refused: int
     retry_kind: str
     predicted_total_s: float | None
+    replica: str
+    asked: Asked | None
+    marks: list[tuple[float, int]] | None
+    told_s: float | None
+    number: int
 
 
 class NameRecord(msgspec.Struct, gc=False):
@@ -101,13 +105,20 @@ class NameRecord(msgspec.Struct, gc=False):
     request_id: str
 
 
+class Noted(NamedTuple):
+    """A fact on its way to being a line."""
+
+    kind: str
+    record: Fact
+
+
 class Line(msgspec.Struct, gc=False):
     """One line of the log."""
 
     kind: str
     utc: str
     monotonic_s: float
-    record: DecisionRecord | OutcomeRecord | NameRecord
+    record: DecisionRecord | OutcomeRecord | NameRecord | Fact
 
 
 class DecisionLog:
@@ -131,14 +142,16 @@ class DecisionLog:
         self._stamp = UtcStamp()
         self._row_texts = RowTexts()
         self._encode_into = msgspec.json.Encoder().encode_into
-        self._waiting: deque[tuple[float, Decision | Outcome | NameRecord]] = deque()
+        self._waiting: deque[tuple[float, Decision | Outcome | NameRecord | Noted]] = deque()
         """Records that are not encoded yet, and when they were written."""
         self._buffer = bytearray()
         self._lock = threading.Lock()
         """Held while lines are encoded or taken, never for file work."""
         self._flush_s = flush_s
         self._directory = directory
-        self._files = Files(directory, wall_s, rotate_bytes, keep_days)
+        self._head: dict[str, bytes] = {}
+        """Facts that each file begins with, by their name."""
+        self._files = Files(directory, wall_s, rotate_bytes, keep_days, self._heads)
         self._closing = threading.Event()
         self.dropped = 0
         """Records that did not fit, because the disk was too slow or refused."""
@@ -153,6 +166,19 @@ class DecisionLog:
             with self._lock:
                 self._encode_waiting()
 
+    def fact(self, kind: str, record: Fact, head: str = "") -> None:
+        """Put down what decisions depend on. `head`: under this name it stands at the beginning of each further file too."""
+        monotonic_s = self._clock_s()
+        self._waiting.append((monotonic_s, Noted(kind, record)))
+        if head:
+            line = Line(kind, UtcStamp().text(self._wall_s()), monotonic_s, record)
+            with self._lock:
+                self._head[head] = msgspec.json.encode(line) + b"\n"
+
+    def _heads(self) -> bytes:
+        with self._lock:
+            return b"".join(self._head.values())
+
     def _encode_waiting(self) -> None:
         """As lines into the buffer, while there is room. The caller holds the lock."""
         buffer, ahead_s = self._buffer, self._wall_s() - self._clock_s()
@@ -166,6 +192,8 @@ class DecisionLog:
                 line = Line("decision", utc, monotonic_s, self._logged(record))
             elif isinstance(record, NameRecord):
                 line = Line("name", utc, monotonic_s, record)
+            elif isinstance(record, Noted):
+                line = Line(record.kind, utc, monotonic_s, record.record)
             else:
                 line = Line("outcome", utc, monotonic_s, _logged_outcome(record))
             self._encode_into(line, buffer, -1)
@@ -230,82 +258,6 @@ class DecisionLog:
             self.flush()
 
 
-class Files:
-    """The log's files in one directory: `decisions-<UTC>-<number>.jsonl`, so that names sort by time."""
-
-    def __init__(self, directory: Path, wall_s: Callable[[], float], rotate_bytes: int, keep_days: float) -> None:
-        self._directory = directory
-        self._wall_s = wall_s
-        self._rotate_bytes = rotate_bytes
-        self._keep_s = keep_days * DAY_S
-        self._lock = threading.Lock()
-        self._file: int | None = None
-        self._size_bytes = 0
-        self._number = 0
-        self.failure = ""
-        self._indexing: log_index.Making | None = None
-        directory.mkdir(parents=True, exist_ok=True)
-        self._expire()
-
-    def append(self, lines: bytearray) -> bool:
-        """Write whole lines. False: the disk did not take them, and says why in `failure`."""
-        with self._lock:
-            try:
-                if self._file is None or self._size_bytes >= self._rotate_bytes:
-                    self._rotate()
-                assert self._file is not None
-                rest = memoryview(lines)
-                while rest:
-                    written = os.write(self._file, rest)
-                    rest = rest[written:]
-                    self._size_bytes += written
-            except OSError as error:
-                self.failure = str(error)
-                self._close()  # it may end in half a line; what comes next starts a file of its own
-                return False
-            self.failure = ""
-            return True
-
-    def close(self) -> None:
-        with self._lock:
-            self._close()
-
-    def _close(self) -> None:
-        if self._file is not None:
-            os.close(self._file)
-            self._file = None
-
-    def _rotate(self) -> None:
-        """A new file; the ones that are too old go."""
-        self._close()
-        self._number += 1
-        started = time.strftime("%Y%m%dT%H%M%S", time.gmtime(self._wall_s()))
-        path = self._directory / f"decisions-{started}-{os.getpid()}-{self._number:06d}.jsonl"
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o640)
-        self._size_bytes = 0
-        self._expire()
-        self._index()
-
-    def _index(self) -> None:
-        """One process of ours at a time makes what indexes are missing."""
-        if self._indexing is not None and self._indexing.poll() is None:
-            return
-        if sum(path.stat().st_size for path in paths(self._directory)) >= log_index.UNCOVERED_BYTES_MIN:
-            self._indexing = log_index.begin(self._directory)
-
-    def _expire(self) -> None:
-        oldest_s = self._wall_s() - self._keep_s
-        for path in paths(self._directory):
-            if path.stat().st_mtime < oldest_s:
-                path.unlink()
-                log_index.index_of(path).unlink(missing_ok=True)
-
-
-def paths(directory: Path) -> list[Path]:
-    """The files of a log, oldest first. Several gateways may write into one directory."""
-    return sorted(directory.glob("decisions-*.jsonl"))
-
-
 def find(directory: Path, name: str, tenant: str | None = None) -> list[dict[str, Any]]:
     """Look at the lines that hold the name, the newest files first: no gateway is needed for that."""
     found: list[dict[str, Any]] = []
@@ -348,6 +300,11 @@ def _logged_outcome(outcome: Outcome) -> OutcomeRecord:
         outcome.growths_refused,
         outcome.retry_kind,
         outcome.predicted_total_s,
+        outcome.replica,
+        asked(outcome.request),
+        outcome.marks,
+        outcome.told_s,
+        outcome.number,
     )
 
 
@@ -389,5 +346,7 @@ def _parsed(line: bytes) -> dict[str, Any] | None:
 
 
 def _names(record: dict[str, Any], name: str, tenant: str | None) -> bool:
+    if "key" not in record:  # a fact, about no request
+        return False
     owner, key = record["key"]
     return name in (record["id"], record.get("execution"), key, record.get("request_id")) and tenant in (None, owner)

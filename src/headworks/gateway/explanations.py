@@ -22,7 +22,7 @@ RECORDS_MAX = 200
 """Records of one answer, the newest: a key that is used over and over would fill books."""
 WAITING_MAX = 8
 """Tenants' look-ups that wait for each other."""
-OURS = ("execution", "gateway")
+OURS = ("execution", "gateway", "replica")
 """What of a record no tenant needs to see."""
 
 Line = dict[str, Any]

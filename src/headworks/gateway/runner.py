@@ -19,7 +19,7 @@ from headworks.core.commands import Answer, Command, Shortfall
 from headworks.core.effects import Ask, Record
 from headworks.core.gate import Gate
 from headworks.core.seams import LedgerStore
-from headworks.core.types import Capacity, Decision, Execution, Request, Usage
+from headworks.core.types import Decision, Execution, Request, Usage
 from headworks.engines.base import Engine
 from headworks.gateway.compute_watch import ComputeWatch
 from headworks.gateway.samples import Sampler
@@ -119,8 +119,8 @@ class Runner:
         """Executions that ended before their sending returned."""
         watches = computes or {}
         self._samplers = {name: Sampler(one, self._looked, clock_s, watches.get(name)) for name, one in engines.items()}
-        self.on_described: Callable[[Capacity], None] = _nobody
-        """Who else wants to know what an engine said of itself."""
+        self.on_looked: Callable[[events.Event], None] = _nobody
+        """Who else wants to know what was seen of an engine, or not seen."""
         self._timer: asyncio.TimerHandle | None = None
         self._silence: asyncio.TimerHandle | None = None
         self._perform: dict[type[Any], Callable[[Any], None]] = {  # beside those of every request, which `_do` knows
@@ -212,8 +212,7 @@ class Runner:
                 call.fail(fault)
 
     def _looked(self, event: events.Event) -> None:
-        if isinstance(event, events.ReplicaDescribed):
-            self.on_described(event.capacity)
+        self.on_looked(event)
         self.feed(event)
 
     # effects
@@ -330,5 +329,5 @@ class Runner:
         return {name: sampler.failure for name, sampler in self._samplers.items() if sampler.failure}
 
 
-def _nobody(capacity: Capacity) -> None:
+def _nobody(event: events.Event) -> None:
     """Until somebody asks to be told."""

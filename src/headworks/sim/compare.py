@@ -28,35 +28,38 @@ from headworks.sim.presets import PRESETS
 from headworks.sim.report import results
 from headworks.sim.runner import GateLike
 from headworks.sim.scenario import Comparison, EngineScenario, Scenario, ScenarioError, TrafficScenario
+from headworks.sim.series import simulated
 from headworks.sim.simulation import MakeGate, Setup, Simulation, Source
 from headworks.sim.traffic import Planned, Prefixes, constant, poisson
 
 POOL, MODEL = "main", "model"
 
 
-def run(scenario: Scenario, seed: int) -> dict[str, Any]:
+def run(scenario: Scenario, seed: int, curves: bool = False) -> dict[str, Any]:
     """Everything the scenario asks for, under one seed, and which expectations do not hold."""
-    own = compared(scenario.comparison(), seed)
+    own = compared(scenario.comparison(), seed, curves)
     baseline = own[scenario.baseline or next(iter(own))]
     found: dict[str, Any] = {
         "scenario": scenario.what,
         "seed": seed,
         "disciplines": own,
-        "cases": {case: {"disciplines": compared(scenario.comparison(case), seed)} for case in scenario.cases},
+        "cases": {case: {"disciplines": compared(scenario.comparison(case), seed, curves)} for case in scenario.cases},
         **{key: value for key, value in baseline.items() if key.startswith(("queue_at_", "wait_est_at_"))},
     }
     found["failures"] = failures(scenario.expect, found)
     return found
 
 
-def compared(comparison: Comparison, seed: int) -> dict[str, Any]:
-    """The results of each discipline, by name."""
+def compared(comparison: Comparison, seed: int, curves: bool = False) -> dict[str, Any]:
+    """The results of each discipline, by name; with the curves of its report, if they are wanted (`series`)."""
     planned = plan(comparison, seed)
     found: dict[str, Any] = {}
     for name in comparison.disciplines:
         simulation = Simulation(setup(comparison, name, planned, seed))
         simulation.run()
         found[name] = results(simulation)
+        if curves:
+            found[name]["series"] = simulated(simulation)
     return found
 
 

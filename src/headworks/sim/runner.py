@@ -9,7 +9,7 @@ its connections are closed by its kernel, and what the ledger holds under its bo
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from headworks.core.commands import Answer
@@ -34,10 +34,9 @@ from headworks.core.events import (
     Tick,
 )
 from headworks.core.types import Capacity, Decision, ReplicaSample, Request, Usage
-from headworks.sim.connection import Sending
+from headworks.sim.connection import Listener, Sending
 from headworks.sim.ledger import SimLedger
-from headworks.sim.replica import SimReplica
-from headworks.sim.world import World
+from headworks.sim.world import Action, World
 
 REPLAYS_MAX = 10_000
 """Completed executions remembered, so that a late `Attach` can still be answered."""
@@ -60,6 +59,20 @@ class Shown(Protocol):
     """A gate that can be looked into."""
 
     def snapshot(self, now_s: float) -> dict[str, Any]: ...
+
+
+class ReplicaLike(Protocol):
+    """What the runner needs of an engine: `SimReplica`, or one that a log remembers (`tools/replay_engine.py`)."""
+
+    def open(self, sending: Sending, listener: Listener) -> None: ...
+
+    def abort(self, execution: str) -> None: ...
+
+    def watch(self, execution: str, output_tokens: int) -> None: ...
+
+    def scrape(self, answered: Callable[[ReplicaSample | None], None]) -> None: ...
+
+    def forsake(self, listener: Listener) -> None: ...
 
 
 class Front(Protocol):
@@ -103,10 +116,11 @@ class SimRunner:
         gate: GateLike,
         world: World,
         ledger: SimLedger,
-        replicas: dict[str, SimReplica],
+        replicas: Mapping[str, ReplicaLike],
         front: Front,
         sending: Callable[[Run], Sending],
         idle_s: Callable[[str], float],
+        wake_at: Callable[[float, Action], None] | None = None,
     ) -> None:
         self.gate = gate
         self.alive = True
@@ -118,12 +132,14 @@ class SimRunner:
         self._sending = sending
         """The bytes of a request, as it were: what arrival `id` makes the engine do."""
         self._idle_s = idle_s
+        self._wake_at = wake_at or world.at
+        """Wake-ups come on time, or when it is known that they came."""
         self._events: deque[Event] = deque()
         self._busy = False
         self._wake_s: float | None = None
         self._observe_s: dict[str, float] = {}
         self._streams: dict[str, _Stream] = {}
-        self._placed: dict[str, SimReplica] = {}
+        self._placed: dict[str, ReplicaLike] = {}
         self._replays: dict[str, bool] = {}
 
     # --- in: facts become events --------------------------------------------------------------------------------
@@ -276,7 +292,7 @@ class SimRunner:
                 self._wake_s = None
                 self.tell(Tick())
 
-        self._world.at(at_s, wake)
+        self._wake_at(at_s, wake)
 
     # --- the relay: engine connections to clients ---------------------------------------------------------------
 

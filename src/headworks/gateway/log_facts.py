@@ -1,0 +1,141 @@
+"""What a decision depended on beside the decision itself, in the decision log, so that `headworks plan` can make it again.
+
+A decision follows from the request, the policy, what the engines said, and everything that was decided before. So the log
+also has, each as a line of its own kind:
+
+    began    this process: its name, its boot, its version, how far its clock is from UTC
+    policy   the policy in force from here on, whole, as the core sees it
+    engine   what an engine said it can hold
+    sample   one look at an engine; while an engine has nothing to do, one in `IDLE_S` seconds
+    unseen   a look that failed
+    used     what tenants had used of their periods already, by the usage journal
+    drain    nobody new is admitted from here on
+
+The first three stand at the beginning of each file. An outcome has what its client asked for (`Asked`), in numbers: no
+prompt, no fingerprint. None of it costs a request more than one tuple.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from headworks import __version__
+from headworks.core.events import Event, ReplicaDescribed, ReplicaSampled, SampleFailed
+from headworks.core.policy import Policy
+from headworks.core.types import Capacity, Charge, ReplicaSample, Request
+
+if TYPE_CHECKING:
+    from headworks.gateway.decisions import DecisionLog
+
+IDLE_S = 5.0
+Asked = tuple[int, int | None, int | None, int, int, bool, bool, bool, int, float, float]
+"""Prompt bytes, prompt tokens if known exactly, output tokens at most and at least, samples, streamed, assembles, key given,
+retry number, seconds from arrival to the latest start and to the latest end its client bears (null: any)."""
+
+
+class Began(msgspec.Struct):
+    """One life of one gateway process."""
+
+    gateway: str
+    boot: str
+    version: str
+    utc_offset_s: float
+    ledger: str
+    """Its kind: one that is durable answers what lets work start a moment later."""
+
+
+class Unseen(msgspec.Struct):
+    """A look at an engine that did not come back."""
+
+    replica: str
+    unreachable: bool
+
+
+class Used(msgspec.Struct):
+    """So much of running periods, by quota scope and unit."""
+
+    used: tuple[Charge, ...]
+
+
+class Draining(msgspec.Struct):
+    """What runs may run until then."""
+
+    until_s: float
+
+
+Fact = Began | Policy | Capacity | ReplicaSample | Unseen | Used | Draining
+
+
+def asked(request: Request | None) -> Asked | None:
+    """What a client asked for, in numbers."""
+    if request is None:
+        return None
+    return (
+        request.prompt_bytes,
+        request.prompt_tokens,
+        request.output_tokens_max,
+        request.output_tokens_min,
+        request.samples,
+        request.stream,
+        request.assembles,
+        request.key_given,
+        request.retry_count,
+        request.start_by_s - request.arrived_s,
+        request.finish_by_s - request.arrived_s,
+    )
+
+
+class Facts:
+    """Writes them, where a decision log is kept."""
+
+    def __init__(self, log: DecisionLog | None) -> None:
+        self._log = log
+        self._idle_until_s: dict[str, float] = {}
+        """Replicas whose last sample in the log showed nothing inside, and until when that says enough."""
+
+    def began(self, gateway: str, boot: str, utc_offset_s: float, ledger: str, policy: Policy) -> None:
+        """The first lines of a life."""
+        if self._log is not None:
+            self._log.fact("began", Began(gateway, boot, __version__, utc_offset_s, ledger), "began")
+            self.policy(policy)
+
+    def policy(self, policy: Policy) -> None:
+        """It is in force from here on."""
+        if self._log is not None:
+            self._log.fact("policy", policy, "policy")
+
+    def looked(self, event: Event) -> None:
+        """Something was heard, or not heard, of an engine."""
+        log = self._log
+        if log is None:
+            return
+        if isinstance(event, ReplicaDescribed):
+            log.fact("engine", event.capacity, event.capacity.replica)
+        elif isinstance(event, ReplicaSampled):
+            if not self._says_enough(event.sample):
+                log.fact("sample", event.sample)
+        elif isinstance(event, SampleFailed):
+            self._idle_until_s.pop(event.replica, None)
+            log.fact("unseen", Unseen(event.replica, event.unreachable))
+
+    def _says_enough(self, sample: ReplicaSample) -> bool:
+        """Whether this engine was idle in the last line about it, a moment ago, and still is."""
+        if sample.running != 0 or sample.waiting != 0:
+            self._idle_until_s.pop(sample.replica, None)
+            return False
+        if sample.begun_s < self._idle_until_s.get(sample.replica, 0.0):
+            return True
+        self._idle_until_s[sample.replica] = sample.begun_s + IDLE_S
+        return False
+
+    def used(self, used: tuple[Charge, ...]) -> None:
+        """What the usage journal has of running periods."""
+        if self._log is not None:
+            self._log.fact("used", Used(used))
+
+    def drain(self, until_s: float) -> None:
+        """Nobody new is admitted from here on."""
+        if self._log is not None:
+            self._log.fact("drain", Draining(until_s))

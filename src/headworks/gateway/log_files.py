@@ -1,0 +1,100 @@
+"""The decision log's files in one directory: they begin, fill, rotate, expire, and are indexed (F2).
+
+Each file begins with the log's *head*: what every line of it depends on (`log_facts.py`), so that a file can be understood
+when those before it have expired.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from headworks.gateway import log_index
+
+DAY_S = 86_400.0
+
+
+class Files:
+    """The log's files in one directory: `decisions-<UTC>-<number>.jsonl`, so that names sort by time."""
+
+    def __init__(
+        self, directory: Path, wall_s: Callable[[], float], rotate_bytes: int, keep_days: float, head: Callable[[], bytes]
+    ) -> None:
+        self._directory = directory
+        self._head = head
+        self._wall_s = wall_s
+        self._rotate_bytes = rotate_bytes
+        self._keep_s = keep_days * DAY_S
+        self._lock = threading.Lock()
+        self._file: int | None = None
+        self._size_bytes = 0
+        self._number = 0
+        self.failure = ""
+        self._indexing: log_index.Making | None = None
+        directory.mkdir(parents=True, exist_ok=True)
+        self._expire()
+
+    def append(self, lines: bytearray) -> bool:
+        """Write whole lines. False: the disk did not take them, and says why in `failure`."""
+        with self._lock:
+            try:
+                if self._file is None or self._size_bytes >= self._rotate_bytes:
+                    self._rotate()
+                self._put(lines)
+            except OSError as error:
+                self.failure = str(error)
+                self._close()  # it may end in half a line; what comes next starts a file of its own
+                return False
+            self.failure = ""
+            return True
+
+    def _put(self, lines: bytes | bytearray) -> None:
+        assert self._file is not None
+        rest = memoryview(lines)
+        while rest:
+            written = os.write(self._file, rest)
+            rest = rest[written:]
+            self._size_bytes += written
+
+    def close(self) -> None:
+        with self._lock:
+            self._close()
+
+    def _close(self) -> None:
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+    def _rotate(self) -> None:
+        """A new file; the ones that are too old go."""
+        self._close()
+        self._number += 1
+        started = time.strftime("%Y%m%dT%H%M%S", time.gmtime(self._wall_s()))
+        path = self._directory / f"decisions-{started}-{os.getpid()}-{self._number:06d}.jsonl"
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o640)
+        self._size_bytes = 0
+        self._put(self._head())
+        self._expire()
+        self._index()
+
+    def _index(self) -> None:
+        """One process of ours at a time makes what indexes are missing."""
+        if self._indexing is not None and self._indexing.poll() is None:
+            return
+        if sum(path.stat().st_size for path in paths(self._directory)) >= log_index.UNCOVERED_BYTES_MIN:
+            self._indexing = log_index.begin(self._directory)
+
+    def _expire(self) -> None:
+        oldest_s = self._wall_s() - self._keep_s
+        for path in paths(self._directory):
+            if path.stat().st_mtime < oldest_s:
+                path.unlink()
+                log_index.index_of(path).unlink(missing_ok=True)
+
+
+def paths(directory: Path) -> list[Path]:
+    """The files of a log, oldest first. Several gateways may write into one directory."""
+    return sorted(directory.glob("decisions-*.jsonl"))

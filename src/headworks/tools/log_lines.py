@@ -1,0 +1,154 @@
+"""Lines of a decision log as they are read back: of each kind the fields that deciding again needs.
+
+They are written by `gateway/decisions.py` and `gateway/log_facts.py`, whose names these are; a test writes with the one and
+reads with the other.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from headworks.core.policy import INFINITE_S
+from headworks.core.types import Charge, RequestKey, Usage, Work
+
+WAITED_UNIT = "s waited"
+WAITED = WAITED_UNIT.encode()
+
+
+class Asked(msgspec.Struct, array_like=True, gc=False, frozen=True):
+    """What a client asked for (`gateway/log_facts.py`)."""
+
+    prompt_bytes: int
+    prompt_tokens: int | None
+    output_tokens_max: int | None
+    output_tokens_min: int
+    samples: int
+    stream: bool
+    assembles: bool
+    key_given: bool
+    retry_count: int
+    start_s: float | None
+    """From its arrival to the latest start its client bears; None: any. The same for its end."""
+    finish_s: float | None
+
+
+class Ended(msgspec.Struct, gc=False, frozen=True):
+    """What became of an arrival, as the log has it."""
+
+    id: str
+    key: RequestKey
+    outcome: str
+    """As in `Outcome`; empty where the log ends before."""
+    reason: str
+    service_class: str
+    model: str
+    pool: str
+    client: str
+    arrived_s: float
+    sent_s: float | None
+    first_byte_s: float | None
+    ended_s: float
+    work: Work
+    usage: Usage | None
+    evidence: str
+    unconfirmed_s: float | None
+    in_slo: bool
+    replica: str = ""
+    asked: Asked | None = None
+    marks: tuple[tuple[float, int], ...] | None = None
+    told_s: float | None = None
+    number: int = 0
+
+    @property
+    def stopped_s(self) -> float:
+        """When it ended for its client: what followed was waiting for the proof."""
+        return self.ended_s - (self.unconfirmed_s or 0.0)
+
+
+class Arrival(msgspec.Struct, gc=False, frozen=True):
+    """One request: when the gate was told of it, and what became of it."""
+
+    at_s: float
+    ended: Ended
+    place: int = 0
+    """Of its first decision among the lines of the log, 0 if that need not have been made as it came."""
+    end_place: int = 0
+    """Of its outcome."""
+    granted_place: int = 0
+    """Of its admission. What happened at one instant happened in the order of these."""
+
+
+class _Waited(msgspec.Struct, gc=False):
+    """A verdict: how long it waited, of how long it could."""
+
+    unit: str
+    limit: float | None
+
+
+class Decided(msgspec.Struct, gc=False):
+    """The part of a decision that is needed beside the outcome."""
+
+    id: str
+    key: RequestKey
+    outcome: str
+    decided_s: float
+    waited_s: float
+    work: Work
+    service_class: str
+    model: str
+    pool: str
+    at_arrival: bool
+    verdicts: msgspec.Raw
+    place: int = 0
+    """Of its line."""
+
+    def late_from_s(self) -> float | None:
+        """If its time was over: the instant at which it was. What was decided later was decided late."""
+        if self.outcome != "refuse" or self.at_arrival or WAITED not in bytes(self.verdicts):
+            return None
+        waits = [one for one in msgspec.json.decode(self.verdicts, type=list[_Waited]) if one.unit == WAITED_UNIT]
+        arrived_s = self.decided_s - self.waited_s
+        return arrived_s + waits[-1].limit if waits and waits[-1].limit is not None else None
+
+
+class Began(msgspec.Struct):
+    """One life of one process."""
+
+    gateway: str
+    boot: str
+    utc_offset_s: float
+    ledger: str = "memory"
+
+
+class Unseen(msgspec.Struct):
+    """A look that failed."""
+
+    replica: str
+    unreachable: bool
+
+
+class Used(msgspec.Struct):
+    """So much of running periods."""
+
+    used: tuple[Charge, ...]
+
+
+class Draining(msgspec.Struct):
+    """Nobody new is admitted."""
+
+    until_s: float
+
+
+class Line(msgspec.Struct):
+    """Any line; what it is about is decoded by its kind."""
+
+    kind: str
+    utc: str
+    monotonic_s: float
+    record: msgspec.Raw
+
+
+def patience_s(asked: Asked) -> tuple[float, float]:
+    """How long its client bears waiting for the start and for the end."""
+    start_s, finish_s = asked.start_s, asked.finish_s
+    return INFINITE_S if start_s is None else start_s, INFINITE_S if finish_s is None else finish_s

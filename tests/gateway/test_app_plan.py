@@ -1,0 +1,81 @@
+"""An overload of a whole gateway in front of a fake engine, and the plan that is made of its log (G2)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from app_scene import SIZES, chat, fake_engine, run, scene
+
+from headworks.config import build
+from headworks.core.policy import Policy
+from headworks.tools.decision_log import lives
+from headworks.tools.plan import plan
+
+SECONDS = 4.0
+RATE_PER_S = 110
+"""About twice what the engine can take."""
+KEYS = ("ACME_KEY", "ACME_KEY", "BATCHCO_KEY")
+LIMITS: dict[str, Any] = {
+    "classes": {"interactive": {"slo": {"ttft_s": 0.6}, "queue": {"wait_s_max": 0.5}}},
+    "tenants": {
+        "acme": {"keys": ["env:ACME_KEY"], "active_tokens_max": 1500},
+        "batchco": {"keys": ["env:BATCHCO_KEY"], "share": 2},
+    },
+}
+
+
+async def offer(here: Any, random: Random) -> None:
+    """So many clients a second, each with a request of its own length; some leave."""
+
+    async def one(number: int) -> None:
+        await asyncio.sleep(random.random() * SECONDS)
+        client = await here.connect()
+        tokens = 200 if number % 25 == 0 else random.randint(8, 48)  # a few are far longer than most, and have to grow
+        own = [f"Idempotency-Key: key-{number // 2}"] if number % 30 < 2 else []
+        client.send(chat(*own, key=KEYS[number % 3], tokens=tokens, stream=random.random() < 0.8))
+        try:
+            if number % 20 == 0:
+                await asyncio.wait_for(client.answer(), 0.1)
+            else:
+                await client.answer()
+        except (TimeoutError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            client.close()
+
+    await asyncio.gather(*(one(number) for number in range(int(SECONDS * RATE_PER_S))))
+
+
+def logged(loop: str, ledger: str, directory: Path, pool: dict[str, Any]) -> Policy:
+    """Leaves the log of an overload; returns the policy it was made by."""
+    made: list[Policy] = []
+
+    async def steps() -> None:
+        engine = fake_engine(engine=replace(SIZES, running_max=8))
+        log = {"decisions": str(directory / "decisions")}
+        async with scene(engine, pool=pool, log=log, ledger={"url": ledger}, **LIMITS) as here:
+            made.append(build.policy(here.text(), number=2))
+            await offer(here, Random(f"plan-{loop}"))
+
+    run(loop, steps(), within_s=60.0)
+    return made[0]
+
+
+@pytest.mark.parametrize(("loop", "durable"), [("asyncio", False), ("uvloop", True)])
+def test_G2_the_log_of_a_real_gateway_is_reproduced(loop: str, durable: bool, tmp_path: Path) -> None:
+    policy = logged(loop, f"sqlite:{tmp_path}/ledger.db" if durable else "memory:", tmp_path, {"active_requests_max": 6})
+    log = lives(tmp_path / "decisions")
+    found = plan(log, policy)
+    told = json.dumps(found["control"])
+    assert found["control"]["compared"] == int(SECONDS * RATE_PER_S), told
+    assert found["all"]["all"]["log"]["refused"] > 40, told
+    assert sum(one.ended.marks is not None for one in log[0].arrivals) > 2, "some have grown"
+    assert found["control"]["reproduced_ratio"] >= 0.99, told
+    wider = plan(log, replace(policy, pools={"llama": replace(policy.pools["llama"], active_requests_max=8)}))
+    assert wider["all"]["all"]["plan"]["refused"] < found["all"]["all"]["log"]["refused"]
