@@ -100,6 +100,7 @@ def test_two_that_fit_beside_each_other_were_both_refused_falsely() -> None:
     found = insertions(engine, playing, {})
     found.offer(refused(1, 0.5, 64, promise_s=0.025))
     found.offer(refused(2, 0.5, 60, promise_s=0.025))  # beside a token of the first
+    found.offer(refused(3, 0.5, 64, promise_s=0.025))  # a third step would be too late
     assert found.inserted == {1, 2}
 
 
