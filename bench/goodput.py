@@ -139,6 +139,8 @@ def measure(options: argparse.Namespace, run: Run) -> dict[str, Any]:
 
 def tune(options: argparse.Namespace, place: Ground, found: Saturation) -> None:
     """The number of places is what most depends on, so a few multiples of what ran at saturation are tried at k = 3."""
+    if not any(name in RULES and name != "no_control" for name in options.policies):
+        return
     tried: dict[int, float] = {}
     for ratio in PLACES_TRIED:
         places = max(1, round(ratio * found.inside_mean))
