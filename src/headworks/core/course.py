@@ -115,7 +115,7 @@ class Course:
         saw_first_token(life, self._desk.policy.observe, now_s)
         promise_s = life.lane.service_class.ttft_slo_s
         is_sized = life.work.basis != "bytes"
-        own_tokens = uncached(life.work, life.lane)
+        own_tokens = round(uncached(life.work, life.lane))
         replica.limit.first_token(took_s, promise_s, replica.requests, now_s, own_tokens, ahead_tokens, is_sized)
         if life.lane.gates is not None:
             life.lane.gates.first_tokens.add(now_s - life.request.arrived_s, now_s)
