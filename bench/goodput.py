@@ -94,6 +94,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--k", default="2,3,5")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--requests", type=int, default=REQUESTS_MEASURED, help="at saturation, in what is counted")
+    parser.add_argument("--refusals", type=int, default=REFUSALS_TRIED, help="refused attempts tried again, a run")
     parser.add_argument("--engine", default="a100_8b", help="a preset of sim/presets.py")
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--stress", action="store_true")
@@ -101,9 +102,8 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    options.refusals = REFUSALS_TRIED
     if options.quick:
-        options.seeds, options.k, options.refusals = 1, "3", REFUSALS_QUICK
+        options.seeds, options.k, options.refusals = 1, "3", min(options.refusals, REFUSALS_QUICK)
         options.requests = min(options.requests, REQUESTS_QUICK)
         options.trace = options.trace if options.trace != parser.get_default("trace") else QUICK_TRACE
     options.traces, options.policies = options.trace.split(","), options.policy.split(",")
@@ -139,6 +139,8 @@ def measure(options: argparse.Namespace, run: Run) -> dict[str, Any]:
 
 def tune(options: argparse.Namespace, place: Ground, found: Saturation) -> None:
     """The number of places is what most depends on, so a few multiples of what ran at saturation are tried at k = 3."""
+    if not any(name in RULES and name != "no_control" for name in options.policies):
+        return
     tried: dict[int, float] = {}
     for ratio in PLACES_TRIED:
         places = max(1, round(ratio * found.inside_mean))

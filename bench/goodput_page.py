@@ -32,8 +32,9 @@ def missed(report: dict[str, Any]) -> list[str]:
             if figures["goodput_of_peak"] < least:
                 found.append(f"{place}, k = {k}: goodput {figures['goodput_of_peak']:.3f} of peak, not {least}")
             for name, others in policies.items():
-                if name not in ("headworks", "oracle") and others[k]["goodput_of_peak"] >= figures["goodput_of_peak"]:
-                    found.append(f"{place}, k = {k}: {name} is ahead with {others[k]['goodput_of_peak']:.3f}")
+                theirs = others[k]["goodput_of_peak"] if k in others else 0.0
+                if name not in ("headworks", "oracle") and theirs >= figures["goodput_of_peak"]:
+                    found.append(f"{place}, k = {k}: {name} is ahead with {theirs:.3f}")
             for key, most in BOUNDS.items() if place in report["traces"] else ():
                 if figures[key] is not None and figures[key] > most:
                     found.append(f"{place}, k = {k}: {key} {figures[key]:.3f}, not {most}")
@@ -88,9 +89,10 @@ def picture(report: dict[str, Any], path: Path) -> None:
 def _table(policies: dict[str, Any]) -> Iterator[str]:
     yield "| k | policy | " + " | ".join(heading.replace("\n", " ") for heading, _, _ in COLUMNS) + " |"
     yield "|---|---|" + "---:|" * len(COLUMNS)
-    multiples = next(iter(policies.values())).keys()
+    multiples = sorted({k for by_k in policies.values() for k in by_k}, key=float)
     for k in multiples:
-        for name in sorted(policies, key=lambda one: (one != "oracle", -policies[one][k]["goodput_of_peak"])):
+        shown = [name for name in policies if k in policies[name]]
+        for name in sorted(shown, key=lambda one: (one != "oracle", -policies[one][k]["goodput_of_peak"])):
             cells = [_cell(form, policies[name][k][key]) for _, key, form in COLUMNS]
             yield f"| {k} | {name} | " + " | ".join(cells) + " |"
 

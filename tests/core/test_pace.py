@@ -9,7 +9,9 @@ import pytest
 from headworks.core.control import token_promise_s
 from headworks.core.limit import RunningLimit
 from headworks.core.pace import Pace
-from headworks.core.policy import ClassPolicy
+from headworks.core.policy import ClassPolicy, PoolPolicy, ReplicaPolicy
+from headworks.core.pool import Pool
+from headworks.core.types import ReplicaSample
 from tests.core.driver import Bench, policy
 from tests.core.shared_pool import Counter, shared
 
@@ -204,3 +206,60 @@ def test_B8_where_every_first_token_is_late_that_is_not_taken_for_the_time_it_ta
     for second in range(1, 101):
         limit.first_token(1.0, 1.0, running=limit.value, now_s=float(second), prompt_tokens=1_000)
     assert limit.value == 1
+
+
+def test_B8_only_a_prompt_of_known_size_that_was_alone_says_how_quickly_tokens_are_read() -> None:
+    """0.1 ms a token by prompts that found nothing before them. 10,000 of them take the whole second, and that is no fault."""
+    limit = RunningLimit(None)
+    for _ in range(20):
+        limit.first_token(0.1, 1.0, running=8, now_s=0.0, prompt_tokens=1_000)
+    for _ in range(40):  # 4,000 bytes of 1,000 tokens; and the last of 40,000, most of which had been read
+        limit.first_token(0.1, 1.0, running=8, now_s=0.0, prompt_tokens=4_000, is_sized=False)
+        limit.first_token(0.1, 1.0, running=8, now_s=0.0, prompt_tokens=100, ahead_tokens=40_000)
+    before = limit.value
+    limit.first_token(1.0, 1.0, running=before, now_s=1.0, prompt_tokens=2_000, ahead_tokens=8_000)
+    grown = limit.value
+    assert grown > before
+    limit.first_token(1.0, 1.0, running=grown, now_s=2.0, prompt_tokens=2_000, ahead_tokens=1_000)
+    assert limit.value < grown
+
+
+def test_B8_after_trouble_the_limit_comes_back_by_a_twenty_fifth_a_look_while_somebody_waits_for_it() -> None:
+    limit = RunningLimit(None)
+    for _ in range(42):
+        limit.first_token(0.1, 1.0, running=limit.value, now_s=0.0, prompt_tokens=1_000)
+    limit.first_token(1.0, 1.0, running=50, now_s=1.0, prompt_tokens=1_000)
+    assert limit.value == 45
+    for second in range(2, 12):
+        limit.look(45, 45, None, None, float(second))
+    assert limit.value == 45, "nobody waits"
+    for second in range(12, 22):
+        limit.reached = True
+        limit.look(45, 45, None, None, float(second))
+    assert limit.value == int(45 * 1.04**10)
+
+
+def test_B8_what_waits_inside_to_be_read_is_no_sign_that_places_are_missing() -> None:
+    """Five of ours wait in the engine, and five of ours have not begun: three looks at them lower nothing."""
+    pool = Pool(PoolPolicy("p", ("m",), (ReplicaPolicy("p/0"),)))
+    replica = pool.replicas["p/0"]
+    replica.opening = 5
+    for second in range(1, 5):
+        replica.sampled(ReplicaSample("p/0", "1", second, second, (second,), 3, 5, 0.1, None, 0), float(second))
+    assert replica.limit.value == 8
+    replica.opening = 2
+    for second in range(5, 9):
+        replica.sampled(ReplicaSample("p/0", "1", second, second, (second,), 3, 5, 0.1, None, 0), float(second))
+    assert replica.limit.value == 3
+
+
+def test_B8_what_came_behind_others_is_not_taken_for_a_slow_reading() -> None:
+    limit = RunningLimit(None)
+    for _ in range(20):
+        limit.first_token(0.5, 1.0, running=limit.value, now_s=0.0, prompt_tokens=100, ahead_tokens=40_000)
+    before = limit.value
+    limit.first_token(0.9, 1.0, running=before, now_s=1.0, prompt_tokens=1_000)
+    limit.first_token(0.9, 1.0, running=before, now_s=2.0, prompt_tokens=200, ahead_tokens=800)
+    assert limit.value > before, "0.9 s for 1,000 tokens is all that is known of reading so far"
+    limit.first_token(0.9, 1.0, running=limit.value, now_s=3.0, prompt_tokens=100)
+    assert limit.value < before + 2

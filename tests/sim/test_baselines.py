@@ -231,6 +231,10 @@ def test_probabilistic_admitter_sheds_2_percent_at_015_and_everything_from_034(
 def test_reflective_ceiling_is_lower_for_lower_bands_and_opens_one_call_in_some() -> None:
     """s = 0.75: band 0 is open below 1; band 1's ceiling is 0.625, and one call in round(0.75 ÷ 0.25) = 3 gets through."""
     desk = Desk("reflective_ceiling")
+    desk.sample(kv_used_ratio=0.48)  # s = 0.6 is below band 1's ceiling of 0.7
+    desk.arrive("at once", of="batch")
+    assert desk.sent == ["at once"]
+    desk.sent.clear()
     desk.sample(kv_used_ratio=0.6)
     desk.arrive("interactive")
     assert desk.sent == ["interactive"]

@@ -93,3 +93,21 @@ def test_a_wish_that_is_in_is_not_tried_again() -> None:
     found.offer(refused(1, 0.5, 16, promise_s=0.1))
     found.offer(refused(1, 0.9, 16, promise_s=0.1))
     assert (found.tried, found.inserted) == (1, {1})
+
+
+def test_two_that_fit_beside_each_other_were_both_refused_falsely() -> None:
+    engine, playing = played((0.0, "a", 16, 2))
+    found = insertions(engine, playing, {})
+    found.offer(refused(1, 0.5, 64, promise_s=0.025))
+    found.offer(refused(2, 0.5, 60, promise_s=0.025))  # beside a token of the first
+    found.offer(refused(3, 0.5, 64, promise_s=0.025))  # a third step would be too late
+    assert found.inserted == {1, 2}
+
+
+def test_who_is_pushed_back_beyond_its_end_counts_as_well() -> None:
+    """It ends after one step, at 1.01 s. b, of four steps, has its first token at 1.041 s without it and at 1.05 s with it."""
+    engine, playing = played((0.0, "a", 16, 2), (1.001, "b", 256, 2))
+    for by_s, inserted in ((1.045, set()), (1.055, {1})):
+        found = insertions(engine, playing, {"b": by_s})
+        found.offer(refused(1, 1.0, 64, promise_s=0.019, output_tokens=1))
+        assert found.inserted == inserted

@@ -116,7 +116,9 @@ class Course:
         life.batch = replica.requests
         saw_first_token(life, self._desk.policy.observe, now_s)
         promise_s = life.lane.service_class.ttft_slo_s
-        replica.limit.first_token(took_s, promise_s, replica.requests, now_s, life.work.prefill_tokens + ahead_tokens)
+        is_sized = life.work.basis != "bytes"
+        own_tokens = round(uncached(life.work, life.lane))
+        replica.limit.first_token(took_s, promise_s, replica.requests, now_s, own_tokens, ahead_tokens, is_sized)
         if life.lane.gates is not None:
             life.lane.gates.first_tokens.add(now_s - life.request.arrived_s, now_s)
 

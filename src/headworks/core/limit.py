@@ -3,10 +3,11 @@
 A limit the operator gives, or the engine states, is used as it is. Otherwise it is the smaller of two that are found:
 
 - *By first tokens*. It starts at `COLD_RUNNING`, since nothing is known of a cold engine, and grows while it is really used and
-  first tokens come in time: by one for each of them until something was once too much, and by one for a whole limit's worth
-  of them from then on. When a first token came later than its prompt explains by more than `TARGET_RATIO` of the class's
-  promise, or when requests wait inside the engine, it steps down. What a prompt explains is its tokens at the speed of the
-  quickest (`Quickest`): long prompts are no sign that too much runs.
+  first tokens come in time: by one for each of them until something was once too much; from then on by `CREEP_RATIO` a look
+  while somebody waits for it, and by one for a whole limit's worth of them. When a first token came later than its prompt and
+  those before it explain by more than `TARGET_RATIO` of the class's promise, or when requests wait inside the engine that are
+  not merely on their way to be read, it steps down. What prompts explain is their tokens at the speed of the quickest
+  (`Quickest`): long prompts are no sign that too much runs.
 - *By the tokens after it*, where a class that asks here promises them. Once a look, what runs is compared with the knee at
   which the promise would break (`core/pace.py`). Too slow: the limit is the knee, at once, down to half of what runs. In
   time, and somebody had to wait for this limit: it goes towards the knee, by `GROW_RATIO` a look until it was once too much
@@ -19,6 +20,7 @@ long it is.
 from __future__ import annotations
 
 from headworks.core.pace import Pace
+from headworks.core.stats import Window
 
 COLD_RUNNING = 8
 TARGET_RATIO = 0.6
@@ -27,28 +29,32 @@ DOWN_EVERY_S = 0.5
 WAITING_SAMPLES = 3
 """So many samples in a row with requests waiting inside the engine mean that it is full, not merely between two steps."""
 GROW_RATIO, CREEP_RATIO = 1.25, 1.04
+READINGS, QUICK_RATIO, AHEAD_RATIO_MAX = 64, 0.25, 0.25
 READING_DRIFT = 1.0005
-"""A quickest reading is forgotten by this factor with each first token: doubled after 1,400 of them."""
+"""A quick reading is forgotten by this factor with each one: doubled after 1,400 of them."""
 NO_LIMIT = float("inf")
 
 
 class Quickest:
-    """How long a prompt takes to be read when nothing is in its way: token for token by the quickest that was seen.
+    """How long a token of a prompt takes to be read when nothing is in its way: what a quarter of recent ones stayed under.
 
-    Not by what is usual of late: where everything is late, that would explain it.
+    Only prompts are asked that found next to nothing before them: how much of those before has been read already is not
+    known. Not the very quickest: some prompts are cached. And not by what is usual of late: where everything is late, that
+    would explain it.
     """
 
-    __slots__ = ("_token_s",)
+    __slots__ = ("_token_s", "_tokens_s")
 
     def __init__(self) -> None:
+        self._tokens_s = Window(READINGS)
         self._token_s = NO_LIMIT
 
-    def excess_s(self, took_s: float, prompt_tokens: int) -> float:
-        """What a first token took beyond reading so many prompt tokens, its own and those before it."""
-        if prompt_tokens <= 0:
-            return took_s
-        self._token_s = min(self._token_s * READING_DRIFT, took_s / prompt_tokens)
-        return took_s - self._token_s * prompt_tokens
+    def excess_s(self, took_s: float, prompt_tokens: int, ahead_tokens: int, is_sized: bool) -> float:
+        """What a first token took beyond reading its prompt and those before it. `is_sized`: no mere bound of its tokens."""
+        if is_sized and ahead_tokens <= AHEAD_RATIO_MAX * prompt_tokens and prompt_tokens > 0:
+            self._tokens_s.add(took_s / prompt_tokens)
+            self._token_s = min(self._token_s * READING_DRIFT, self._tokens_s.quantile(QUICK_RATIO))
+        return took_s - (self._token_s if len(self._tokens_s) else 0.0) * (prompt_tokens + ahead_tokens)
 
 
 class RunningLimit:
@@ -112,15 +118,24 @@ class RunningLimit:
 
     # by first tokens
 
-    def first_token(self, took_s: float, promise_s: float | None, running: int, now_s: float, prompt_tokens: int = 0) -> None:
+    def first_token(
+        self,
+        took_s: float,
+        promise_s: float | None,
+        running: int,
+        now_s: float,
+        prompt_tokens: int = 0,
+        ahead_tokens: int = 0,
+        is_sized: bool = True,
+    ) -> None:
         """A first token came after `took_s` in the engine, with `running` of our requests there.
 
-        `prompt_tokens` had to be read before it. Without a promise nobody minds how long it took, and it counts like an
-        answer in one piece.
+        `prompt_tokens` and `ahead_tokens` of other prompts had to be read before it. Without a promise nobody minds how long
+        it took, and it counts like an answer in one piece.
         """
         if self._fixed is not None:
             return
-        excess_s = self._quickest.excess_s(took_s, prompt_tokens)
+        excess_s = self._quickest.excess_s(took_s, prompt_tokens, ahead_tokens, is_sized)
         if promise_s is None:
             self.ended(running)
         elif excess_s > TARGET_RATIO * promise_s:
@@ -164,6 +179,9 @@ class RunningLimit:
         """Once a look: `running` in the engine and `step_s` by its clock as far as it says, `requests` of ours there."""
         reached, self.reached = self.reached, False
         before, self._running = self._running, running or 0
+        if reached and not self._untroubled and self._by_first_tokens <= self._by_pace and now_s - self._down_s > DOWN_EVERY_S:
+            self._by_first_tokens *= CREEP_RATIO
+            self._set()
         self._promise(promise_s)
         if promise_s is None:
             return

@@ -156,7 +156,8 @@ class Replica:
             return
         if self.down_until_s != UNCOUNTED_S:
             self.down_until_s = 0.0
-        self.limit.sampled(sample.running, sample.waiting, now_s)
+        # Ours that have not begun yet wait to be read, not for a place.
+        self.limit.sampled(sample.running, sample.waiting - self.opening, now_s)
 
     def kv_used_ratio(self, now_s: float) -> float | None:
         """The gauge plus what was sent since, while the sample is worth anything; None means ledger-only (B3)."""

@@ -11,8 +11,8 @@ inserted* if then
 
 One that could stays in: the next is tried beside it. So not every refused request is counted because of the same small gap,
 and what is found is how many *together* would have been possible, which is what a false refusal costs. A client that
-was refused several times counts once it is in. Requests are followed until they have ended, at most `FOLLOW_PROMISES` times
-the longest promise.
+was refused several times counts once it is in. A request is followed until it has ended and everybody has a first
+token who was inside by then, at most `FOLLOW_PROMISES` times the longest promise.
 """
 
 from __future__ import annotations
@@ -183,32 +183,38 @@ class Insertions:
         return True
 
     def _all_on_time(self, trial: Playing, execution: str, own: Promise, at_s: float) -> float | None:
-        """Follow it until its end. When its first token came, or None where it or another was late."""
-        until_s, promises = at_s + self._follow_s, {**self._promises, execution: own}
+        """Follow it until its end, and whom it may push back. When its first token came; None where anybody was late."""
+        until_s = at_s + self._follow_s
         due = self._due(at_s, until_s)
         insort(due, (own.first_by_s, execution))
+        behind: list[str] | None = None
         while (outputs := trial.step(until_s)) is not None:
             for output in outputs:
-                promise = promises.get(output.execution)
-                if promise is None:
-                    continue
-                if isinstance(output, FirstToken) and output.at_s > promise.first_by_s:
+                promise = own if output.execution == execution else self._promises.get(output.execution)
+                if promise is not None and _is_late(output, promise, trial):
                     return None
-                if isinstance(output, Finished) and output.reason == ENDED:
-                    if _is_slow(promise, trial.first_s.get(output.execution, promise.first_s), output.at_s):
-                        return None
-                    if output.execution == execution:
-                        return trial.first_s[execution]
             # Whose first token is overdue is late before it comes.
             while outputs and due and due[0][0] < outputs[-1].at_s:
                 if due.pop(0)[1] not in trial.first_s:
                     return None
+            if execution in trial.ended_s:
+                behind = behind or [name for _, name in due if name in trial.engine.held(trial.ended_s[execution])]
+                if all(name in trial.first_s for name in behind):
+                    break
         return trial.first_s.get(execution)
 
     def _due(self, at_s: float, until_s: float) -> list[tuple[float, str]]:
         """Whose first token falls due meanwhile and was not there before."""
         low, high = bisect_left(self._first_by, (at_s, "")), bisect_left(self._first_by, (until_s, ""))
         return [(by_s, name) for by_s, name in self._first_by[low:high] if self._promises[name].first_s > at_s]
+
+
+def _is_late(output: Output, promise: Promise, trial: Playing) -> bool:
+    if isinstance(output, FirstToken):
+        return output.at_s > promise.first_by_s
+    if isinstance(output, Finished) and output.reason == ENDED:
+        return _is_slow(promise, trial.first_s.get(output.execution, promise.first_s), output.at_s)
+    return False
 
 
 def _is_slow(promise: Promise, first_s: float, ended_s: float) -> bool:
