@@ -107,6 +107,24 @@ def test_a_gateway_that_is_not_there_could_not_be_asked(words: Sequence[str], ca
     assert "Is a gateway running?" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("words", [("ledger", "show"), ("ledger", "audit"), ("explain", "k1"), ("top", "--once")])
+def test_the_public_port_is_told_from_the_admin_port(words: Sequence[str], capsys: Capture) -> None:
+    async def steps() -> None:
+        async with scene() as s:
+            public = f"http://127.0.0.1:{s.app.address[1]}"
+            assert await asyncio.to_thread(headworks, [*words, "--admin", public]) == 2
+            said = capsys.readouterr().err
+            assert "admin port" in said and len(said.splitlines()) == 1
+
+    run("uvloop", steps())
+
+
+def test_a_key_no_header_can_carry_is_said(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADWORKS_ADMIN_KEY", "clé")
+    assert headworks(["ledger", "audit", "--admin", "http://127.0.0.1:1"]) == 2
+    assert "no header can carry" in capsys.readouterr().err
+
+
 def test_H2_the_admin_key_comes_from_the_file_or_the_environment(
     capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

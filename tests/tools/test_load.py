@@ -12,6 +12,7 @@ import typer
 from scripted_server import serving, text_of
 from typer.testing import CliRunner
 
+from headworks.cli.load import _report as report
 from headworks.cli.load import load as verb
 from headworks.sim.traces import Row
 from headworks.tools import load
@@ -188,3 +189,38 @@ def test_G5_a_server_that_is_not_there_is_exit_2_with_a_sentence() -> None:
     code, _, told = called("http://127.0.0.1:9", "--seconds", "1")
     assert code == 2
     assert "http://127.0.0.1:9/v1/models" in told
+
+
+@pytest.mark.parametrize("url", ["", "http://[::1", "ftp://host", "http://host:99999999", "http:///v1"])
+def test_G5_what_is_no_url_is_said(url: str) -> None:
+    with pytest.raises(LoadError, match="no http or https URL"):
+        load.base_of(url)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("X", "a\nB: c", "may not stand in one"),
+        ("é", "a", "may not stand in one"),
+        ("X Y", "a", "may not stand in one"),
+        ("content-length", "5", "written by the driver itself"),
+        ("Host", "other", "written by the driver itself"),
+    ],
+)
+def test_G5_a_header_that_cannot_be_sent_is_said_before_anything_is_asked(name: str, value: str, said: str) -> None:
+    with pytest.raises(LoadError, match=said):
+        asyncio.run(load.run(load.Plan(url="http://127.0.0.1:1", headers=((name, value),))))
+
+
+def test_G5_gauges_that_do_not_answer_are_said_before_anything_is_offered() -> None:
+    with pytest.raises(LoadError, match=r"http://127\.0\.0\.1:1/metrics does not answer"):
+        offered(load.Plan(url="", rate_per_s=40.0, seconds=1.0, engine_metrics="http://127.0.0.1:1"), [wire.WHOLE])
+
+
+def test_G5_a_picture_that_cannot_be_written_does_not_cost_the_figures(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, _ = offered(load.Plan(url="", rate_per_s=20.0, seconds=1.0), [wire.WHOLE])
+    with pytest.raises(LoadError, match=r"--png .*: No such file or directory"):
+        report(run, True, tmp_path / "nowhere" / "x.png")
+    assert json.loads(capsys.readouterr().out)["good"] > 5

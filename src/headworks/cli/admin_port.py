@@ -34,6 +34,13 @@ class AdminPort:
         """Status and decoded body. Ends the verb with 2 when the gateway cannot be asked."""
         return self.ask("GET", path)
 
+    def read(self, path: str, *parts: str) -> Any:
+        """A body that has these parts; anything else comes of another server, such as the gateway's own public port."""
+        status, body = self.get(path)
+        if not isinstance(body, dict) or any(part not in body for part in parts):
+            could_not_ask(f"{self.url}{path} answered {status} in other words: that is no admin port of headworks.")
+        return body
+
     def ask(self, method: str, path: str, asked: Any = None) -> tuple[int, Any]:
         """The same with a JSON body. No proxy is used: the admin key and new API keys are for nobody between."""
         try:
@@ -43,14 +50,17 @@ class AdminPort:
 
     def look(self, path: str, method: str = "GET", asked: Any = None) -> tuple[int, Any]:
         """The same for whoever goes on without an answer. Raises `Unasked`."""
+        if not (self.key or "").isascii():
+            raise Unasked(f"the admin key for {self.url} has characters that no header can carry.")
         headers = {"Authorization": f"Bearer {self.key}"} if self.key else {}
         try:
             with httpx.Client(headers=headers, timeout=ASK_S_MAX, trust_env=False) as client:
                 answer = client.request(method, self.url + path, json=asked)
             body = answer.json()
         except (httpx.HTTPError, httpx.InvalidURL) as error:
+            said = str(error).rstrip(".")
             raise Unasked(
-                f"{self.url} cannot be asked: {error}. Is a gateway running? --admin URL or --config FILE names it."
+                f"{self.url} cannot be asked: {said}. Is a gateway running? --admin URL or --config FILE names it."
             ) from None
         except ValueError:
             raise Unasked(

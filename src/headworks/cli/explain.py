@@ -31,7 +31,8 @@ def explain(
     if log is not None:
         found = _from_log(log, name)
     else:
-        _, found = admin_port(admin, config).get(f"/admin/explain/{quote(name.replace('/', ' '), safe='')}")
+        path = f"/admin/explain/{quote(name.replace('/', ' '), safe='')}"
+        found = admin_port(admin, config).read(path, "records", "story")
     if as_json:
         typer.echo(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
     elif found["records"]:

@@ -36,7 +36,7 @@ def show(admin: AdminOption = None, config: ConfigOption = None, as_json: JsonOp
 
     Exit: 0 it was shown, 2 the gateway could not be asked.
     """
-    _, held = admin_port(admin, config).get("/admin/ledger")
+    held = admin_port(admin, config).read("/admin/ledger", "guarantee", "tokens", "records", "charged")
     if as_json:
         _print_json(held)
         return
@@ -56,7 +56,7 @@ def audit(admin: AdminOption = None, config: ConfigOption = None, as_json: JsonO
 
     Exit: 0 all are right, 1 one differs, 2 the gateway could not be asked.
     """
-    _, found = admin_port(admin, config).get("/admin/ledger/audit")
+    found = admin_port(admin, config).read("/admin/ledger/audit", "holds", "differences")
     if as_json:
         _print_json(found)
     else:

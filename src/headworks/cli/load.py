@@ -132,15 +132,19 @@ def _loop(plan: driver.Plan, show: driver.OnProgress) -> driver.Run:
 
 
 def _report(run: driver.Run, json: bool, png: Path | None) -> None:
+    """The figures first: a picture that cannot be written must not cost the run."""
     made = figures(run)
-    if png:
-        from headworks.tools.load_picture import draw
-
-        draw([(run.plan.url, run)], png)
     if json:
         typer.echo(msgspec.json.format(msgspec.json.encode(made), indent=1).decode())
     else:
         _print(made)
+    if png:
+        from headworks.tools.load_picture import draw
+
+        try:
+            draw([(run.plan.url, run)], png)
+        except OSError as error:
+            raise LoadError(f"--png {png}: {error.strerror or error}") from error
 
 
 def _print(made: Figures) -> None:

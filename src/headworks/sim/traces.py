@@ -81,8 +81,10 @@ def read(name: str) -> Trace:
     try:
         content = path.read_bytes()
         text = (gzip.decompress(content) if path.suffix == ".gz" else content).decode()
-    except (OSError, EOFError, UnicodeDecodeError) as error:
-        raise TraceError(f"{name}: {error}; known by name: {', '.join(NAMES)}") from error
+    except OSError as error:
+        raise TraceError(f"{name}: {error.strerror or error}; known by name: {', '.join(NAMES)}") from error
+    except (EOFError, UnicodeDecodeError) as error:
+        raise TraceError(f"{name}: {error}") from error
     return _parsed(path.name.split(".")[0], text)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -26,6 +27,10 @@ from headworks.tools.load_wire import COMPLETE, REFUSED, UNCONNECTED, Attempt, P
 
 PROGRESS_EVERY_S = 0.25
 CALLS_MAX = 200_000
+HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+OWN_HEADERS = frozenset(
+    {"host", "content-type", "content-length", "transfer-encoding", "connection", "accept", "x-stainless-retry-count"}
+)
 
 
 @dataclass(slots=True)
@@ -98,9 +103,13 @@ class Progress:
 
 def base_of(url: str) -> str:
     """`http://host:port` of what was given; refuses what is not a URL."""
-    parts = urlsplit(url if "://" in url else f"http://{url}")
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise LoadError(f"{url} is no http or https URL")
+    try:
+        parts = urlsplit(url if "://" in url else f"http://{url}")
+        known = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        known = False
+    if not known:
+        raise LoadError(f"{url or 'an empty text'} is no http or https URL")
     return f"{parts.scheme}://{parts.netloc}"
 
 
@@ -121,6 +130,7 @@ OnProgress = Callable[[Progress], None]
 async def run(plan: Plan, on_progress: OnProgress = lambda progress: None) -> Run:
     """Discover, calibrate, offer, wait for the last client, let the engine settle."""
     trace = traces.read(plan.trace)
+    head_of(plan)  # what may not stand in it is said before anything is asked
     async with httpx.AsyncClient(base_url=base_of(plan.url), headers=dict(plan.headers), timeout=30.0) as client:
         served = await target(client, plan.model, plan.context_tokens)
         words = Words(plan.seed, plan.salt or f"{time.time_ns() // 1_000_000 % 10**9:09d}")
@@ -129,7 +139,7 @@ async def run(plan: Plan, on_progress: OnProgress = lambda progress: None) -> Ru
     rows = _rows(plan, traces.scaled(trace, served.context_tokens), rate_per_s)
     watch = EngineWatch(plan.engine_metrics) if plan.engine_metrics else None
     try:
-        before = [await watch.settled()] if watch else []
+        before = [await watch.begin()] if watch else []
         driver = _Driver(plan, served, words, [Call(number, row) for number, row in enumerate(rows)])
         cpu_s, clock_s = time.process_time(), time.monotonic()
         await _offered(driver, watch, on_progress)
@@ -256,8 +266,10 @@ def head_of(plan: Plan) -> bytes:
         "Accept: application/json",
         *(f"{name}: {value}" for name, value in plan.headers),
     ]
-    for header in headers:
-        if not header.isprintable():
-            raise LoadError(f"header {header!r} has characters that may not stand in one")
+    for name, value in plan.headers:
+        if HEADER_NAME.fullmatch(name) is None or not (value.isascii() and value.isprintable()):
+            raise LoadError(f"header {name!r}: {value!r} has characters that may not stand in one")
+        if name.lower() in OWN_HEADERS:
+            raise LoadError(f"header {name!r} is written by the driver itself")
     fixed = "\r\n".join(headers).replace("%", "%%")
     return f"{fixed}\r\nx-stainless-retry-count: %d\r\nContent-Length: %d\r\n\r\n".encode()

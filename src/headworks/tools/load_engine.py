@@ -167,6 +167,12 @@ class EngineWatch:
             preemptions_total=sums.get("num_preemptions_total", 0.0),
         )
 
+    async def begin(self) -> EngineSample | None:
+        """Before anything is offered it has to answer; then as `settled`."""
+        if await self.sample() is None:
+            raise LoadError(f"{self._url} does not answer; is it the engine's own address? --engine-metrics may be left out")
+        return await self.settled()
+
     async def run(self) -> None:
         """Sample until cancelled."""
         due_s = time.monotonic()
