@@ -66,7 +66,7 @@ classes:
   interactive:
     share: 10
     floor_ratio: 0.20
-    slo: {ttft_s: 1.0}
+    slo: {ttft_s: 1.0, tpot_s: 1.0, e2e_s: 60}
     queue: {wait_s_max: 1.0}
   bulk:
     share: 1
@@ -97,7 +97,7 @@ def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="chat beside a flood of documents, four ways")
     parser.add_argument("--engine-command", default=os.environ.get("HEADWORKS_BENCH_ENGINE"))
     parser.add_argument("--chat-rate", type=float, help="chat requests a second, instead of measuring saturation")
-    parser.add_argument("--chat-ratio", type=float, default=0.5, help="of the measured saturation of chat alone")
+    parser.add_argument("--chat-ratio", type=float, default=0.75, help="of the measured saturation of chat alone")
     parser.add_argument("--valve", type=int, help="value of --max-num-queued-reqs, instead of trying a few")
     parser.add_argument("--ways", default=",".join(WAYS))
     parser.add_argument("--rounds", type=int, default=3)

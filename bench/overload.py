@@ -217,7 +217,7 @@ log: {decisions: "{folder}/decisions/"}
 usage: {path: "{folder}/usage/"}
 classes:
   interactive:
-    slo: {ttft_s: 1.0}
+    slo: {ttft_s: 1.0, tpot_s: 1.0, e2e_s: 60}
     queue: {wait_s_max: 1.0}
 tenants:
   bench: {keys: ["env:HEADWORKS_API_KEY"], class: interactive}

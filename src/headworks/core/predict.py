@@ -40,6 +40,8 @@ FRESH_S = 3.0
 TRY_S = 1.0
 TRY_S_MAX = 16.0
 """Of a size that nobody was sent of for so long one is tried, whatever is foreseen for it; seldom where that was right."""
+TRIAL_WEIGHT = 5
+"""One that was tried stands for those that were refused meanwhile."""
 AHEAD_WEIGHT = 0.1
 DECODED_MIN = 8
 """Answers shorter than this say more of the clock than of the time for each token."""
@@ -244,20 +246,30 @@ class PrefillTime:
                 self._forget_load()
                 self._begun_s = now_s
             self._loaded_s = now_s
+        size = size_of(prompt_tokens)
+        foreseen_s = self._plane.at(prompt_tokens, ahead_tokens)
+        if size in self._on_trial:
+            self._tried(size, took_s < foreseen_s)
+            for _ in range(TRIAL_WEIGHT - 1):
+                self._plane.add(prompt_tokens, ahead_tokens, took_s)
         if self._count >= OBSERVATIONS_MIN:
-            size = size_of(prompt_tokens)
             beyond = self._beyond.get(size)
             if beyond is None:
                 beyond = self._beyond[size] = Window(BEYOND_KEPT)
-            foreseen_s = self._plane.at(prompt_tokens, ahead_tokens)
             beyond.add(took_s - foreseen_s)
-            if size in self._on_trial:
-                self._on_trial.discard(size)
-                self._tries[size] = TRY_S if took_s < foreseen_s else min(TRY_S_MAX, 2.0 * self._tries.get(size, TRY_S))
-        self._heard_s[size_of(prompt_tokens)] = now_s
+        self._heard_s[size] = now_s
         self._plane.add(prompt_tokens, ahead_tokens, took_s)
         self._count += 1
         self._ahead_tokens += (ahead_tokens - self._ahead_tokens) * AHEAD_WEIGHT
+
+    def _tried(self, size: int, was_early: bool) -> None:
+        """What was foreseen held, or it did not: then how far others were off it says nothing any more."""
+        self._on_trial.discard(size)
+        if was_early:
+            self._tries[size] = TRY_S
+            self._beyond.pop(size, None)
+        else:
+            self._tries[size] = min(TRY_S_MAX, 2.0 * self._tries.get(size, TRY_S))
 
     def expected(
         self, prompt_tokens: float, ahead_tokens: int | None, alone: bool, now_s: float
