@@ -177,6 +177,7 @@ class App:
         self.facts.policy(policy)
         self.runner.feed(events.PolicyChanged(policy))
         self._read_usage(others)
+        await asyncio.sleep(0)  # the gate takes both in at the end of this turn: whoever is told so may rely on it
 
     def _periods(self, policy: Policy) -> dict[str, quota.Period]:
         """The running period of each tenant that has a quota."""
