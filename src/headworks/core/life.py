@@ -90,9 +90,9 @@ class Life:
         "admitted_s", "ask", "ask_late_s", "assembled", "batch", "blocked_by", "claim", "cut", "decision", "drawn",
         "end_reason", "evidence", "execution", "failed", "first_byte_s", "forecast", "growing", "growing_late_s",
         "growth_refused", "growths", "growths_refused", "lane", "leaving_s", "marks", "number", "opening_tokens",
-        "output_tokens", "quota", "reading_tokens", "reads", "replica", "reported", "request", "retry_kind", "rows", "sent_s", "sharers",
-        "shortfall", "spare_tokens", "start_by_s", "state", "subscribers", "timed_s", "timer_number", "timer_s", "told_s",
-        "turn_tokens", "unread_until_s", "usage", "work",
+        "output_tokens", "quota", "reading_tokens", "reads", "replica", "reported", "request", "retry_kind", "rows", "sent_s",
+        "sharers", "shortfall", "spare_tokens", "start_by_s", "state", "subscribers", "timed_s", "timer_number", "timer_s",
+        "told_s", "turn_tokens", "unread_until_s", "usage", "work",
     )
     # fmt: on
 
