@@ -26,12 +26,13 @@ def looked(
 ) -> list[int]:
     """Looks half a second apart at an engine that runs as many as it may or as many as want to; the limit after each."""
     found = []
-    for number in range(looks):
+    for _ in range(looks):
+        now_s = limit._looked_s + 0.5
         running = min(limit.value, demand)
         limit.reached = demand > limit.value
-        limit.look(running, running, step_s(running), PROMISE_S, number / 2)
+        limit.look(running, running, step_s(running), PROMISE_S, now_s)
         for _ in range(first_tokens):
-            limit.first_token(0.1, 1.0, running, number / 2)
+            limit.first_token(0.1, 1.0, running, now_s)
         found.append(limit.value)
     return found
 
@@ -42,7 +43,7 @@ def looked(
 def test_B8_the_knee_is_where_the_fitted_step_reaches_99_hundredths_of_the_promise() -> None:
     pace = Pace()
     for running in (8, 12, 16, 20):
-        pace.saw(running, linear(running), clocked=True)
+        pace.saw(running, linear(running), elapsed_s=0.5, clocked=True)
     assert pace.is_fitted
     assert pace.slope_s == pytest.approx(0.025 / 32)
     assert pace.knee(PROMISE_S) == pytest.approx((0.99 * 0.035 - 0.010) / (0.025 / 32))  # 31.6
@@ -51,7 +52,7 @@ def test_B8_the_knee_is_where_the_fitted_step_reaches_99_hundredths_of_the_promi
 def test_B8_before_the_slope_was_measured_the_knee_is_that_of_a_line_through_the_origin() -> None:
     pace = Pace()
     assert pace.knee(PROMISE_S) is None
-    pace.saw(8, 0.016, clocked=True)
+    pace.saw(8, 0.016, elapsed_s=0.5, clocked=True)
     assert not pace.is_fitted
     assert pace.knee(PROMISE_S) == pytest.approx(8 + (0.99 * 0.035 - 0.016) / 0.002)
 
@@ -59,11 +60,11 @@ def test_B8_before_the_slope_was_measured_the_knee_is_that_of_a_line_through_the
 def test_B8_one_odd_step_is_passed_over_and_two_are_another_engine() -> None:
     pace = Pace()
     for running in (8, 12, 16, 20, 24):
-        pace.saw(running, linear(running), clocked=True)
+        pace.saw(running, linear(running), elapsed_s=0.5, clocked=True)
     before = pace.knee(PROMISE_S)
-    pace.saw(24, 0.2, clocked=True)
+    pace.saw(24, 0.2, elapsed_s=0.5, clocked=True)
     assert pace.knee(PROMISE_S) == before
-    pace.saw(24, 2 * linear(24), clocked=True)
+    pace.saw(24, 2 * linear(24), elapsed_s=0.5, clocked=True)
     assert not pace.is_fitted  # what was fitted is forgotten
     assert pace.knee(PROMISE_S) == pytest.approx(24 * 0.99 * 0.035 / (2 * linear(24)))
 
@@ -72,10 +73,10 @@ def test_B8_uneven_answers_need_more_room_and_several_tokens_a_step_less() -> No
     uneven, several = Pace(), Pace()
     for _ in range(100):
         for number in range(20):
-            uneven.answered(0.020 if number < 18 else 0.025)
-            several.answered(0.008)
-        uneven.saw(16, 0.020, clocked=True)
-        several.saw(16, 0.020, clocked=True)
+            uneven.answered(0.020 if number < 18 else 0.025, 2.0)
+            several.answered(0.008, 0.8)
+        uneven.saw(16, 0.020, elapsed_s=0.5, clocked=True)
+        several.saw(16, 0.020, elapsed_s=0.5, clocked=True)
     assert uneven.spread == pytest.approx(1.25, abs=0.01)
     assert several.spread == pytest.approx(0.4, abs=0.01)
 
@@ -136,7 +137,7 @@ def test_B8_without_a_clock_the_answers_tell() -> None:
     limit.look(None, 0, None, PROMISE_S, 0.0)
     for round_s in range(60):
         for _ in range(20):
-            limit.pace.answered(linear(limit.value))
+            limit.pace.answered(linear(limit.value), 2.0)
         limit.reached = True
         limit.look(None, limit.value, None, PROMISE_S, float(round_s))
     assert 28 <= limit.value <= 32

@@ -8,8 +8,8 @@ A limit the operator gives, or the engine states, is used as it is. Otherwise it
   promise, or when requests wait inside the engine, it steps down. What a prompt explains is its tokens at the speed of the
   quickest (`Quickest`): long prompts are no sign that too much runs.
 - *By the tokens after it*, where a class that asks here promises them. Once a look, what runs is compared with the knee at
-  which the promise would break (`core/pace.py`). Too slow: the limit is the knee, at once, down to half of what runs. In
-  time, and somebody had to wait for this limit: it goes towards the knee, by `GROW_RATIO` a look until it was once too much
+  which the promise would break (`core/pace.py`). Too slow: the limit goes down to the knee, by at most a tenth a look. In
+  time, and somebody had to wait for this limit: it goes up to the knee, by `GROW_RATIO` a look until it was once too much
   and by `CREEP_RATIO` from then on. A promise that one sequence alone would break says nothing of how many should run.
 
 Unused, neither moves: the application is the limit then. How long an answer takes as a whole is never looked at: that is how
@@ -26,7 +26,7 @@ DOWN_RATIO = 0.9
 DOWN_EVERY_S = 0.5
 WAITING_SAMPLES = 3
 """So many samples in a row with requests waiting inside the engine mean that it is full, not merely between two steps."""
-GROW_RATIO, CREEP_RATIO = 1.25, 1.04
+GROW_RATIO, CREEP_RATIO, STEP_DOWN_RATIO = 1.25, 1.04, 0.9
 READING_DRIFT = 1.0005
 """A quickest reading is forgotten by this factor with each first token: doubled after 1,400 of them."""
 NO_LIMIT = float("inf")
@@ -60,6 +60,7 @@ class RunningLimit:
         "_down_s",
         "_fixed",
         "_is_tenable",
+        "_looked_s",
         "_promise_s",
         "_quickest",
         "_running",
@@ -86,6 +87,7 @@ class RunningLimit:
         self._waiting_samples = 0
         self._running = 0
         """What ran at the last look."""
+        self._looked_s = 0.0
         self._quickest = Quickest()
         self.pace = Pace()
         self.reached = False
@@ -164,6 +166,7 @@ class RunningLimit:
         """Once a look: `running` in the engine and `step_s` by its clock as far as it says, `requests` of ours there."""
         reached, self.reached = self.reached, False
         before, self._running = self._running, running or 0
+        elapsed_s, self._looked_s = now_s - self._looked_s, now_s
         self._promise(promise_s)
         if promise_s is None:
             return
@@ -171,12 +174,12 @@ class RunningLimit:
             mean = (before + self._running) / 2
             if not before or not running or mean < self.value / 2:
                 return  # it may have stood still in between, or is far from what would be too much
-            self.pace.saw(mean, step_s, clocked=True)
+            self.pace.saw(mean, step_s, elapsed_s, clocked=True)
         else:
             slow_s = self.pace.slow_answers_s()
             if slow_s is None:
                 return
-            self.pace.saw(float(max(requests, 1)), slow_s, clocked=False)
+            self.pace.saw(float(max(requests, 1)), slow_s, elapsed_s, clocked=False)
             self.pace.since_s = now_s
         self._follow(promise_s, reached)
 
@@ -199,7 +202,7 @@ class RunningLimit:
             self._by_pace = NO_LIMIT
         elif self.pace.is_slow(promise_s):
             self._sought = False
-            self._by_pace = max(1.0, min(self._by_pace, max(knee, self._running / 2)))
+            self._by_pace = max(1.0, min(self._by_pace, max(knee, self.value * STEP_DOWN_RATIO)))
         elif reached and (self._untroubled or self._by_pace <= self._by_first_tokens):
             further = max(self._by_pace + 1.0, self._by_pace * (GROW_RATIO if self._sought else CREEP_RATIO))
             # A slope that was never measured is a guess on the safe side: one more at a time measures it.
