@@ -3,8 +3,8 @@
 A limit the operator gives, or the engine states, is used as it is. Otherwise it is the smaller of two that are found:
 
 - *By first tokens*. It starts at `COLD_RUNNING`, since nothing is known of a cold engine, and grows while it is really used and
-  first tokens come in time: by one for each of them until something was once too much, and by one for a whole limit's worth
-  of them from then on. When a first token came later than its prompt explains by more than `TARGET_RATIO` of the class's
+  first tokens come in time: by one for each of them until something was once too much, and from then on by one for a whole
+  limit's worth of them, and a little each look, the more the longer nothing was too much (`CALM_RATIO_PER_S`). When a first token came later than its prompt explains by more than `TARGET_RATIO` of the class's
   promise, or when requests wait inside the engine, it steps down. What a prompt explains is its tokens at the speed of the
   quickest (`Quickest`): long prompts are no sign that too much runs.
 - *By the tokens after it*, where a class that asks here promises them. Once a look, what runs is compared with the knee at
@@ -27,6 +27,8 @@ DOWN_EVERY_S = 0.5
 WAITING_SAMPLES = 3
 """So many samples in a row with requests waiting inside the engine mean that it is full, not merely between two steps."""
 GROW_RATIO, CREEP_RATIO, STEP_DOWN_RATIO = 1.25, 1.04, 0.9
+CALM_RATIO_PER_S = 0.002
+"""After twenty seconds in which nothing was too much the limit creeps as quickly as towards a knee."""
 READING_DRIFT = 1.0005
 """A quickest reading is forgotten by this factor with each first token: doubled after 1,400 of them."""
 NO_LIMIT = float("inf")
@@ -168,6 +170,8 @@ class RunningLimit:
         before, self._running = self._running, running or 0
         elapsed_s, self._looked_s = now_s - self._looked_s, now_s
         self._promise(promise_s)
+        if reached:
+            self._creep(now_s)
         if promise_s is None:
             return
         if step_s is not None:
@@ -182,6 +186,13 @@ class RunningLimit:
             self.pace.saw(float(max(requests, 1)), slow_s, elapsed_s, clocked=False)
             self.pace.since_s = now_s
         self._follow(promise_s, reached)
+
+    def _creep(self, now_s: float) -> None:
+        """Somebody had to wait for a limit that first tokens once lowered: perhaps for nothing any more."""
+        if self._fixed is None and not self._untroubled and self._by_first_tokens <= self._by_pace:
+            further = CALM_RATIO_PER_S * (now_s - self._down_s)
+            self._by_first_tokens *= 1.0 + min(max(further, 0.0), CREEP_RATIO - 1.0)
+            self._set()
 
     def _promise(self, promise_s: float | None) -> None:
         """Who promises tokens may have changed."""
