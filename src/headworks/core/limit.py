@@ -22,7 +22,7 @@ from headworks.core.pace import Pace
 
 COLD_RUNNING = 8
 TARGET_RATIO = 0.6
-DOWN_RATIO = 0.9
+DOWN_RATIO, DOWN_RATIO_MIN = 0.9, 0.7
 DOWN_EVERY_S = 0.5
 WAITING_SAMPLES = 3
 """So many samples in a row with requests waiting inside the engine mean that it is full, not merely between two steps."""
@@ -159,7 +159,8 @@ class RunningLimit:
         if now_s - self._down_s < DOWN_EVERY_S:
             return
         self._down_s = now_s
-        self._by_first_tokens = max(1.0, min(self._by_first_tokens, running) * DOWN_RATIO)
+        lowest = self._by_first_tokens * DOWN_RATIO_MIN  # where few run, something else made it late
+        self._by_first_tokens = max(1.0, lowest, min(self._by_first_tokens, running) * DOWN_RATIO)
         self._set()
 
     # by the tokens after it
