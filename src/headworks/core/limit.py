@@ -4,16 +4,17 @@ A limit the operator gives, or the engine states, is used as it is. Otherwise it
 
 - *By first tokens*. It starts at `COLD_RUNNING`, since nothing is known of a cold engine, and grows while it is really used and
   first tokens come in time: by one for each of them until something was once too much, and from then on by one for a whole
-  limit's worth of them, and a little each look, the more the longer nothing was too much (`CALM_RATIO_PER_S`). When a first token came later than its prompt explains by more than `TARGET_RATIO` of the class's
-  promise, or when requests wait inside the engine, it steps down. What a prompt explains is its tokens at the speed of the
-  quickest (`Quickest`): long prompts are no sign that too much runs.
+  limit's worth of them, and a little each look, the more the longer nothing was too much (`CALM_RATIO_PER_S`). When a first
+  token came later than its prompt explains by more than `TARGET_RATIO` of the class's promise, or when requests wait inside
+  the engine, it steps down. What a prompt explains is its tokens at the speed of the quickest (`Quickest`): long prompts are
+  no sign that too much runs.
 - *By the tokens after it*, where a class that asks here promises them. Once a look, what runs is compared with the knee at
   which the promise would break (`core/pace.py`). Too slow: the limit goes down to the knee, by at most a tenth a look. In
   time, and somebody had to wait for this limit: it goes up to the knee, by `GROW_RATIO` a look until it was once too much
   and by `CREEP_RATIO` from then on. A promise that one sequence alone would break says nothing of how many should run.
 
-Unused, neither moves: the application is the limit then. How long an answer takes as a whole is never looked at: that is how
-long it is.
+Unused, neither moves: the application is the limit then. How long an answer takes as a whole says nothing of either: that is
+how long it is.
 """
 
 from __future__ import annotations

@@ -29,9 +29,10 @@ KEEP_RATIO = 0.9
 """Each pair weighs so much of the next in the slope: half a dozen looks, three seconds."""
 SPAN_RATIO, SPAN_MIN = 0.03, 0.7
 """There is a slope to be seen where n has spread by this share of itself, and by so many sequences."""
-ERRORS = 2.0
+ERRORS, PAIRS_MIN = 2.0, 2.5
+"""A slope is believed from so many times its own standard error on; two pairs have none."""
 JUMP_RATIO = 0.3
-"""A pair so far from the line and from the level is passed over. All of them for a quarter of an answer, and it is another engine."""
+"""A pair so far from the line and the level is passed over. Nothing else for a quarter of an answer: it is another engine."""
 SLOPE_RATIO_MIN, SLOPE_RATIO_MAX = 0.1, 5.0
 """Of the slope through the origin. Steeper is a knee in the literal sense; flatter is not told from noise."""
 ANSWERS_MIN, ANSWERS_MAX = 16, 256
@@ -134,7 +135,7 @@ class Pace:
         if variance > max(SPAN_MIN, SPAN_RATIO * mean_n) ** 2:
             slope_s = (sum_nt / weight - mean_n * mean_t) / variance
             left = max(0.0, sum_tt / weight - mean_t * mean_t - slope_s * slope_s * variance)
-            if slope_s * slope_s > ERRORS * ERRORS * left / (variance * weight) and slope_s > 0.0:
+            if weight > PAIRS_MIN and slope_s > 0.0 and slope_s**2 * variance * (weight - 2.0) > ERRORS**2 * left:
                 self.slope_s, self.is_fitted = slope_s, True
         through_origin = self._step_s / self._at
         self.slope_s = min(max(self.slope_s, SLOPE_RATIO_MIN * through_origin), SLOPE_RATIO_MAX * through_origin)
