@@ -134,3 +134,30 @@ def test_A8_a_reservation_that_grew_is_told_with_its_steps() -> None:
     assert "60 to read and 200 of at most 1,000 to write." in told
     assert "Of these, 272 were set aside before it ran and 128 in 2 steps while it did." in told
     assert "It asked for more 1 time in vain, so its answer was ended there." in told
+
+
+def test_B4_what_pressure_held_back_is_told_with_who_says_so() -> None:
+    held = verdict("compute", "pool:llama", 0.92, 0.85, "compute_ratio under pressure by steps", "compute_saturation")
+    told = "\n".join(story([decided("queue", "compute_saturation", held, position=1)]))
+    assert (
+        "the compute of pool llama (under pressure by steps) was 92% full, and new work of its class waits above 85%." in told
+    )
+    blind = verdict("memory", "pool:llama", 0.82, 0.8, "kv_ratio under pressure with compute unknown", "kv_saturation")
+    told = "\n".join(story([decided("refuse", "kv_saturation", blind)]))
+    assert "the memory of pool llama (under pressure with compute unknown) was 82% full" in told
+    assert "with the memory of pool llama at most 80% full, or with a class that gives way later." in told
+
+
+@pytest.mark.parametrize(
+    ("value", "limit", "unit", "said", "helps"),
+    [
+        (51, 50, "requests waiting", "refused above 50 requests waiting, and it was 51", "at most 50 requests waiting"),
+        (0.93, 0.9, "compute_ratio by exporter", "above 90% compute ratio by exporter, and it was 93%", "at most 0.9 compute"),
+        (1.5, 1, "s to 95 of 100 first tokens", "above 1 s to 95 of 100 first tokens, and it was 1.50", "at most 1 s to 95"),
+    ],
+)
+def test_B4_a_gate_of_a_class_is_told_with_its_number(value: float, limit: float, unit: str, said: str, helps: str) -> None:
+    check = "compute" if "compute" in unit else "fairness"
+    told = "\n".join(story([decided("refuse", "class_gate", verdict(check, "class:batch", value, limit, unit, "class_gate"))]))
+    assert said in told, told
+    assert helps in told, told

@@ -28,12 +28,13 @@ def looked(
 ) -> list[int]:
     """Looks half a second apart at an engine that runs as many as it may or as many as want to; the limit after each."""
     found = []
-    for number in range(looks):
+    for _ in range(looks):
+        now_s = limit._looked_s + 0.5
         running = min(limit.value, demand)
         limit.reached = demand > limit.value
-        limit.look(running, running, step_s(running), PROMISE_S, number / 2)
+        limit.look(running, running, step_s(running), PROMISE_S, now_s)
         for _ in range(first_tokens):
-            limit.first_token(0.1, 1.0, running, number / 2)
+            limit.first_token(0.1, 1.0, running, now_s)
         found.append(limit.value)
     return found
 
@@ -44,7 +45,7 @@ def looked(
 def test_B8_the_knee_is_where_the_fitted_step_reaches_99_hundredths_of_the_promise() -> None:
     pace = Pace()
     for running in (8, 12, 16, 20):
-        pace.saw(running, linear(running), clocked=True)
+        pace.saw(running, linear(running), elapsed_s=0.5, clocked=True)
     assert pace.is_fitted
     assert pace.slope_s == pytest.approx(0.025 / 32)
     assert pace.knee(PROMISE_S) == pytest.approx((0.99 * 0.035 - 0.010) / (0.025 / 32))  # 31.6
@@ -53,7 +54,7 @@ def test_B8_the_knee_is_where_the_fitted_step_reaches_99_hundredths_of_the_promi
 def test_B8_before_the_slope_was_measured_the_knee_is_that_of_a_line_through_the_origin() -> None:
     pace = Pace()
     assert pace.knee(PROMISE_S) is None
-    pace.saw(8, 0.016, clocked=True)
+    pace.saw(8, 0.016, elapsed_s=0.5, clocked=True)
     assert not pace.is_fitted
     assert pace.knee(PROMISE_S) == pytest.approx(8 + (0.99 * 0.035 - 0.016) / 0.002)
 
@@ -61,11 +62,11 @@ def test_B8_before_the_slope_was_measured_the_knee_is_that_of_a_line_through_the
 def test_B8_one_odd_step_is_passed_over_and_two_are_another_engine() -> None:
     pace = Pace()
     for running in (8, 12, 16, 20, 24):
-        pace.saw(running, linear(running), clocked=True)
+        pace.saw(running, linear(running), elapsed_s=0.5, clocked=True)
     before = pace.knee(PROMISE_S)
-    pace.saw(24, 0.2, clocked=True)
+    pace.saw(24, 0.2, elapsed_s=0.5, clocked=True)
     assert pace.knee(PROMISE_S) == before
-    pace.saw(24, 2 * linear(24), clocked=True)
+    pace.saw(24, 2 * linear(24), elapsed_s=0.5, clocked=True)
     assert not pace.is_fitted  # what was fitted is forgotten
     assert pace.knee(PROMISE_S) == pytest.approx(24 * 0.99 * 0.035 / (2 * linear(24)))
 
@@ -74,12 +75,49 @@ def test_B8_uneven_answers_need_more_room_and_several_tokens_a_step_less() -> No
     uneven, several = Pace(), Pace()
     for _ in range(100):
         for number in range(20):
-            uneven.answered(0.020 if number < 18 else 0.025)
-            several.answered(0.008)
-        uneven.saw(16, 0.020, clocked=True)
-        several.saw(16, 0.020, clocked=True)
+            uneven.answered(0.020 if number < 18 else 0.025, 2.0)
+            several.answered(0.008, 0.8)
+        uneven.saw(16, 0.020, elapsed_s=0.5, clocked=True)
+        several.saw(16, 0.020, elapsed_s=0.5, clocked=True)
     assert uneven.spread == pytest.approx(1.25, abs=0.01)
+    assert uneven.knee(PROMISE_S) == pytest.approx(16 + (0.99 * 0.035 / 1.25 - 0.020) / 0.00125, abs=0.2)  # 22.2
     assert several.spread == pytest.approx(0.4, abs=0.01)
+
+
+def long_answers() -> Pace:
+    """Answers take a minute; 20 ms a step with 16 running."""
+    pace = Pace()
+    for _ in range(200):
+        pace.answered(0.020, 60.0)
+    for _ in range(50):
+        pace.saw(16, 0.020, elapsed_s=0.5, clocked=True)
+    return pace
+
+
+def test_B8_what_is_slow_for_a_moment_breaks_no_promise_of_answers_that_take_a_minute() -> None:
+    promise_s, short = 0.022, Pace()
+    short.saw(16, 0.020, elapsed_s=0.5, clocked=True)
+    for pace, is_slow in ((long_answers(), False), (short, True)):
+        for _ in range(6):
+            pace.saw(16, 0.025, elapsed_s=0.5, clocked=True)
+        assert pace.is_slow(promise_s) == is_slow
+
+
+def test_B8_an_engine_is_another_one_when_it_was_for_a_quarter_of_an_answer() -> None:
+    pace = long_answers()
+    for _ in range(29):
+        pace.saw(16, 0.040, elapsed_s=0.5, clocked=True)
+    assert pace.step_s(16) == pytest.approx(0.020)
+    pace.saw(16, 0.040, elapsed_s=0.5, clocked=True)
+    assert pace.step_s(16) == pytest.approx(0.040)
+
+
+def test_B8_a_slope_that_noise_could_have_made_is_not_believed() -> None:
+    pace = Pace()
+    for _ in range(10):
+        for running, step_s in ((14, 0.0195), (16, 0.024), (18, 0.0205), (16, 0.016)):
+            pace.saw(running, step_s, elapsed_s=0.5, clocked=True)
+    assert not pace.is_fitted
 
 
 # the limit
@@ -123,6 +161,35 @@ def test_B8_a_step_that_nearly_all_is_fixed_part_is_no_reason_to_stay_small() ->
     assert min(found[30:]) >= 26
 
 
+def test_B8_where_a_line_through_the_origin_would_stop_it_one_more_at_a_time_measures_the_slope() -> None:
+    limit = RunningLimit(None)
+    limit.look(0, 0, None, PROMISE_S, 0.0)
+    found = looked(limit, lambda running: 0.030 + 0.005 * running / 32, 60)
+    assert min(found[30:]) >= 26
+
+
+def test_B8_after_a_late_first_token_the_limit_creeps_back_while_somebody_waits_for_it() -> None:
+    limit = RunningLimit(None)
+    for _ in range(32):
+        limit.first_token(0.1, 1.0, running=limit.value, now_s=0.0)
+    limit.first_token(0.9, 1.0, running=40, now_s=0.0)
+    for look in range(1, 41):
+        limit.look(36, 36, None, None, look / 2)
+    assert limit.value == 36
+    for look in range(41, 61):
+        limit.reached = True
+        limit.look(36, 36, None, None, look / 2)
+    assert limit.value == 78  # 36 · 1.04²⁰, twenty seconds after the last trouble
+
+
+def test_B8_a_late_first_token_while_few_run_is_hardly_the_limits_fault() -> None:
+    limit = RunningLimit(None)
+    for _ in range(32):
+        limit.first_token(0.1, 1.0, running=limit.value, now_s=0.0)
+    limit.first_token(0.9, 1.0, running=4, now_s=1.0)
+    assert limit.value == 28
+
+
 def test_B8_a_promise_one_sequence_alone_would_break_does_not_strangle_the_engine() -> None:
     """A model whose every step takes longer than its class promises: fewer at once would not be quicker."""
     limit = RunningLimit(None)
@@ -138,7 +205,7 @@ def test_B8_without_a_clock_the_answers_tell() -> None:
     limit.look(None, 0, None, PROMISE_S, 0.0)
     for round_s in range(60):
         for _ in range(20):
-            limit.pace.answered(linear(limit.value))
+            limit.pace.answered(linear(limit.value), 2.0)
         limit.reached = True
         limit.look(None, limit.value, None, PROMISE_S, float(round_s))
     assert 28 <= limit.value <= 32

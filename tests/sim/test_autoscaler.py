@@ -47,6 +47,12 @@ def test_B9_what_is_wanted_is_ready_the_start_up_time_after_it_was_seen_to_be_mi
     assert WARM_S + 30.0 <= taken_s["main/2"][0] < WARM_S + 31.0
 
 
+def test_B9_what_is_starting_already_is_not_started_again(tmp_path: Path) -> None:
+    simulation = simulated(tmp_path, TOO_MUCH.replace("replicas: 3", "replicas: 9").replace("rate_per_s: 30", "rate_per_s: 14"))
+    assert simulation.autoscaler is not None
+    assert 1 <= len(simulation.autoscaler.joined_s) <= 3
+
+
 def test_B9_an_autoscaler_that_is_not_asked_starts_nothing(tmp_path: Path) -> None:
     simulation = simulated(tmp_path, TOO_MUCH.replace("rate_per_s: 30", "rate_per_s: 5"))
     assert simulation.autoscaler is not None

@@ -67,7 +67,7 @@ class ClassGates:
         if policy.ttft_p95_s is not None:
             slow_s = self.first_tokens.slow_s(now_s)
             if slow_s is not None:
-                found.append(("time", self._scope, slow_s, policy.ttft_p95_s, "s to 95 of 100 first tokens", CLOSED))
+                found.append(("fairness", self._scope, slow_s, policy.ttft_p95_s, "s to 95 of 100 first tokens", CLOSED))
         if policy.compute_ratio is not None:
             compute, source = compute_of(self._pool, now_s)
             if compute is not None:

@@ -174,7 +174,7 @@ class Course:
         elif life.lane.service_class.tpot_slo_s is not None and first_s is not None and first_s >= replica.limit.pace.since_s:
             further = output_tokens // life.work.sequences - 1
             if further > 0:
-                replica.limit.pace.answered((now_s - first_s) / further)
+                replica.limit.pace.answered((now_s - first_s) / further, now_s - first_s)
 
     def not_sent(self, event: NotSent, now_s: float) -> Life | None:
         """Nothing was written, or the engine refused it as busy: E0. Returns the life if its client may have another try.

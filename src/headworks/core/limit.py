@@ -3,18 +3,18 @@
 A limit the operator gives, or the engine states, is used as it is. Otherwise it is the smaller of two that are found:
 
 - *By first tokens*. It starts at `COLD_RUNNING`, since nothing is known of a cold engine, and grows while it is really used and
-  first tokens come in time: by one for each of them until something was once too much; from then on by `CREEP_RATIO` a look
-  while somebody waits for it, and by one for a whole limit's worth of them. When a first token came later than its prompt and
-  those before it explain by more than `TARGET_RATIO` of the class's promise, or when requests wait inside the engine that are
-  not merely on their way to be read, it steps down. What prompts explain is their tokens at the speed of the quickest
-  (`Quickest`): long prompts are no sign that too much runs.
+  first tokens come in time: by one for each of them until something was once too much; from then on by one for a whole
+  limit's worth of them, and a little each look, the more the longer nothing was too much (`CALM_RATIO_PER_S`). When a first
+  token came later than its prompt and those before it explain by more than `TARGET_RATIO` of the class's promise, or when
+  requests wait inside the engine that are not merely on their way to be read, it steps down. What prompts explain is their
+  tokens at the speed of the quickest (`Quickest`): long prompts are no sign that too much runs.
 - *By the tokens after it*, where a class that asks here promises them. Once a look, what runs is compared with the knee at
-  which the promise would break (`core/pace.py`). Too slow: the limit is the knee, at once, down to half of what runs. In
-  time, and somebody had to wait for this limit: it goes towards the knee, by `GROW_RATIO` a look until it was once too much
+  which the promise would break (`core/pace.py`). Too slow: the limit goes down to the knee, by at most a tenth a look. In
+  time, and somebody had to wait for this limit: it goes up to the knee, by `GROW_RATIO` a look until it was once too much
   and by `CREEP_RATIO` from then on. A promise that one sequence alone would break says nothing of how many should run.
 
-Unused, neither moves: the application is the limit then. How long an answer takes as a whole is never looked at: that is how
-long it is.
+Unused, neither moves: the application is the limit then. How long an answer takes as a whole says nothing of either: that is
+how long it is.
 """
 
 from __future__ import annotations
@@ -24,11 +24,13 @@ from headworks.core.stats import Window
 
 COLD_RUNNING = 8
 TARGET_RATIO = 0.6
-DOWN_RATIO = 0.9
+DOWN_RATIO, DOWN_RATIO_MIN = 0.9, 0.7
 DOWN_EVERY_S = 0.5
 WAITING_SAMPLES = 3
 """So many samples in a row with requests waiting inside the engine mean that it is full, not merely between two steps."""
-GROW_RATIO, CREEP_RATIO = 1.25, 1.04
+GROW_RATIO, CREEP_RATIO, STEP_DOWN_RATIO = 1.25, 1.04, 0.9
+CALM_RATIO_PER_S = 0.002
+"""After twenty seconds in which nothing was too much the limit creeps as quickly as towards a knee."""
 READINGS, QUICK_RATIO, AHEAD_RATIO_MAX = 64, 0.25, 0.25
 READING_DRIFT = 1.0005
 """A quick reading is forgotten by this factor with each one: doubled after 1,400 of them."""
@@ -66,6 +68,7 @@ class RunningLimit:
         "_down_s",
         "_fixed",
         "_is_tenable",
+        "_looked_s",
         "_promise_s",
         "_quickest",
         "_running",
@@ -92,6 +95,7 @@ class RunningLimit:
         self._waiting_samples = 0
         self._running = 0
         """What ran at the last look."""
+        self._looked_s = 0.0
         self._quickest = Quickest()
         self.pace = Pace()
         self.reached = False
@@ -170,7 +174,8 @@ class RunningLimit:
         if now_s - self._down_s < DOWN_EVERY_S:
             return
         self._down_s = now_s
-        self._by_first_tokens = max(1.0, min(self._by_first_tokens, running) * DOWN_RATIO)
+        lowest = self._by_first_tokens * DOWN_RATIO_MIN  # where few run, something else made it late
+        self._by_first_tokens = max(1.0, lowest, min(self._by_first_tokens, running) * DOWN_RATIO)
         self._set()
 
     # by the tokens after it
@@ -179,24 +184,31 @@ class RunningLimit:
         """Once a look: `running` in the engine and `step_s` by its clock as far as it says, `requests` of ours there."""
         reached, self.reached = self.reached, False
         before, self._running = self._running, running or 0
-        if reached and not self._untroubled and self._by_first_tokens <= self._by_pace and now_s - self._down_s > DOWN_EVERY_S:
-            self._by_first_tokens *= CREEP_RATIO
-            self._set()
+        elapsed_s, self._looked_s = now_s - self._looked_s, now_s
         self._promise(promise_s)
+        if reached:
+            self._creep(now_s)
         if promise_s is None:
             return
         if step_s is not None:
             mean = (before + self._running) / 2
             if not before or not running or mean < self.value / 2:
                 return  # it may have stood still in between, or is far from what would be too much
-            self.pace.saw(mean, step_s, clocked=True)
+            self.pace.saw(mean, step_s, elapsed_s, clocked=True)
         else:
             slow_s = self.pace.slow_answers_s()
             if slow_s is None:
                 return
-            self.pace.saw(float(max(requests, 1)), slow_s, clocked=False)
+            self.pace.saw(float(max(requests, 1)), slow_s, elapsed_s, clocked=False)
             self.pace.since_s = now_s
         self._follow(promise_s, reached)
+
+    def _creep(self, now_s: float) -> None:
+        """Somebody had to wait for a limit that first tokens once lowered: perhaps for nothing any more."""
+        if self._fixed is None and not self._untroubled and self._by_first_tokens <= self._by_pace:
+            further = CALM_RATIO_PER_S * (now_s - self._down_s)
+            self._by_first_tokens *= 1.0 + min(max(further, 0.0), CREEP_RATIO - 1.0)
+            self._set()
 
     def _promise(self, promise_s: float | None) -> None:
         """Who promises tokens may have changed."""
@@ -217,7 +229,7 @@ class RunningLimit:
             self._by_pace = NO_LIMIT
         elif self.pace.is_slow(promise_s):
             self._sought = False
-            self._by_pace = max(1.0, min(self._by_pace, max(knee, self._running / 2)))
+            self._by_pace = max(1.0, min(self._by_pace, max(knee, self.value * STEP_DOWN_RATIO)))
         elif reached and (self._untroubled or self._by_pace <= self._by_first_tokens):
             further = max(self._by_pace + 1.0, self._by_pace * (GROW_RATIO if self._sought else CREEP_RATIO))
             # A slope that was never measured is a guess on the safe side: one more at a time measures it.
