@@ -76,6 +76,14 @@ def test_C3_a_burst_of_misses_is_not_paid_for_by_endless_caution() -> None:
     assert kept == 70  # (0.6 + 0.1) ÷ (0.1 · 0.1)
 
 
+def test_C3_with_many_outstanding_a_miss_moves_the_level_less() -> None:
+    few, many = Calibration(0.9), Calibration(0.9)
+    few.saw(True, outstanding=20)
+    many.saw(True, outstanding=200)
+    assert few.tail_ratio == pytest.approx(0.1 - 0.1 * 0.9)
+    assert many.tail_ratio == pytest.approx(0.1 - 2.0 / 200 * 0.9)
+
+
 def test_C3_a_reload_that_wants_more_covered_moves_the_level_by_as_much() -> None:
     calibration = Calibration(0.9)
     for _ in range(4):

@@ -11,7 +11,7 @@ from headworks.core import events
 from headworks.core.effects import Run
 from headworks.core.predict import DecodeTime, DrainRate, PrefillTime, TokenPromise
 from headworks.core.types import Decision, Forecast, Usage
-from tests.core.driver import Bench, policy
+from tests.core.driver import Bench, drained_at, policy
 
 LONG = {"wait_s_max": 60.0, "ttft_slo_s": 30.0}
 
@@ -205,15 +205,26 @@ def test_C3_one_that_left_after_its_bound_was_missed_and_one_before_says_nothing
         assert bounds.firsts.missed - before == missed
 
 
-def test_C3_in_observe_mode_what_would_have_waited_teaches_nothing_of_waiting() -> None:
-    settings = replace(policy(interactive=LONG, pool={"active_requests_max": 1}), observe=True)
+@pytest.mark.parametrize("observes", [False, True])
+def test_C3_in_observe_mode_what_would_have_waited_teaches_nothing_of_waiting(observes: bool) -> None:
+    settings = policy(interactive={**LONG, "queue_requests_max": 5_000}, pool={"active_requests_max": 1}, kind="fifo")
     bench = Bench(settings)
-    for _ in range(30):
-        bench.arrive(151, 51)
-    for run in bench.take(Run):
-        bench.advance(0.01)
-        bench.first_byte(run.execution.id)
-    assert len(bench.gate._desk.pools["p"].bounds.waits) == 0
+    drained_at(bench, per_s=10.0, tokens=100, waiting=5)
+    bench.effects.clear()
+    bench.feed(events.PolicyChanged(replace(settings, version="v2", number=2, observe=observes)))
+    name = bench.arrive(100)
+    life = next(one for one in bench.gate._desk.lives.values() if one.request.id == name)
+    assert life.forecast.basis == "drain" and life.forecast.ttft_s is not None
+    bounds = bench.gate._desk.pools["p"].bounds
+    while life.state != "sent":
+        bench.advance(0.1)
+        for run in bench.take(Run):
+            if run.execution.id != life.execution.id:
+                bench.first_byte(run.execution.id)
+                bench.complete(run.execution.id)
+    seen = bounds.firsts.seen
+    bench.first_byte(life.execution.id)
+    assert bounds.firsts.seen - seen == (0 if observes else 1)
 
 
 def test_C4_a_drain_rate_says_how_well_it_is_known() -> None:
