@@ -35,7 +35,7 @@ from headworks.core.life import LEAVING, RUNNING, SENT, SETTLING, UNASKED, Life
 from headworks.core.policy import INFINITE_S
 from headworks.core.pool import Pool
 from headworks.core.replica import Replica
-from headworks.core.types import Decision, ReplicaSample, Reservation
+from headworks.core.types import Decision, ReplicaSample, Reservation, Usage
 
 OVERDUE_S = 10.0
 """Evidence not there by then raises an alarm, and again every so often. The charge stays."""
@@ -133,7 +133,6 @@ class Course:
     def _may_not_grow(self, life: Life, reason: str, now_s: float) -> None:
         """It has reached what is reserved and gets no more: ended by its class's choice, and charged until it has stopped."""
         life.cut = life.wanted and life.lane.service_class.on_growth_refused != "stop"
-        self._desk.decider.estimator.observe_cut(life.request, life.output_tokens, life.lane.pool.policy.quantile)
         told = reason if life.wanted else ""
         self._desk.effect(Abort(life.execution.id, told, life.shortfall, life.cut))
         self._leave(life, "growth_refused", reason, now_s, abort=False)
@@ -156,13 +155,26 @@ class Course:
         life.usage = event.usage
         life.failed = event.failed
         if not event.failed:
-            self._desk.decider.estimator.observe(life.request, event.usage, life.lane.pool.policy.quantile)
+            self._learn(life, event.usage)
             saw_end(life, self._desk.policy.observe, now_s)
             if life.lane.pool.policy.over_commit != 1.0 and life.replica is not None:
                 life.lane.lengths.add(event.usage.output_tokens // life.work.sequences)
                 life.replica.memory.ended()
             self._learn_end(life, event.usage.output_tokens, now_s)
         self._settle(life, "ended", "E1", now_s)
+
+    def _learn(self, life: Life, usage: Usage) -> None:
+        """From its end; of one that was told to stop, only that it would have been longer, unless that is known already."""
+        if life.state == LEAVING:
+            self._learn_cut(life, 0 if life.output_tokens else usage.output_tokens)
+        elif life.decision is not None:
+            quantile = life.lane.pool.policy.quantile
+            self._desk.decider.estimator.observe(life.request, usage, life.decision.work, quantile)
+
+    def _learn_cut(self, life: Life, output_tokens: int) -> None:
+        if life.decision is not None:
+            quantile = life.lane.pool.policy.quantile
+            self._desk.decider.estimator.observe_cut(life.request, output_tokens, life.decision.work, quantile)
 
     def _learn_end(self, life: Life, output_tokens: int, now_s: float) -> None:
         """What an answer that ended well says of how many may run."""
@@ -248,6 +260,8 @@ class Course:
         if was == SENT:
             self._no_longer_opening(life)
             saw_nothing(life, now_s)
+        elif life.output_tokens:
+            self._learn_cut(life, life.output_tokens)
         life.leaving_s = now_s
         life.end_reason = reason
         desk.set_timer(life, now_s + OVERDUE_S)
