@@ -35,7 +35,7 @@ from headworks.core.life import LEAVING, RUNNING, SENT, SETTLING, UNASKED, Life
 from headworks.core.policy import INFINITE_S
 from headworks.core.pool import Pool
 from headworks.core.replica import Replica
-from headworks.core.types import Decision, ReplicaSample, Reservation, Usage
+from headworks.core.types import Decision, ReplicaSample, Reservation
 
 OVERDUE_S = 10.0
 """Evidence not there by then raises an alarm, and again every so often. The charge stays."""
@@ -155,26 +155,13 @@ class Course:
         life.usage = event.usage
         life.failed = event.failed
         if not event.failed:
-            self._learn(life, event.usage)
+            self._growth.ended(life, event.usage)
             saw_end(life, self._desk.policy.observe, now_s)
             if life.lane.pool.policy.over_commit != 1.0 and life.replica is not None:
                 life.lane.lengths.add(event.usage.output_tokens // life.work.sequences)
                 life.replica.memory.ended()
             self._learn_end(life, event.usage.output_tokens, now_s)
         self._settle(life, "ended", "E1", now_s)
-
-    def _learn(self, life: Life, usage: Usage) -> None:
-        """From its end; of one that was told to stop, only that it would have been longer, unless that is known already."""
-        if life.state == LEAVING:
-            self._learn_cut(life, 0 if life.output_tokens else usage.output_tokens)
-        elif life.decision is not None:
-            quantile = life.lane.pool.policy.quantile
-            self._desk.decider.estimator.observe(life.request, usage, life.decision.work, quantile)
-
-    def _learn_cut(self, life: Life, output_tokens: int) -> None:
-        if life.decision is not None:
-            quantile = life.lane.pool.policy.quantile
-            self._desk.decider.estimator.observe_cut(life.request, output_tokens, life.decision.work, quantile)
 
     def _learn_end(self, life: Life, output_tokens: int, now_s: float) -> None:
         """What an answer that ended well says of how many may run."""
@@ -261,7 +248,7 @@ class Course:
             self._no_longer_opening(life)
             saw_nothing(life, now_s)
         elif life.output_tokens:
-            self._learn_cut(life, life.output_tokens)
+            self._growth.cut(life, life.output_tokens)
         life.leaving_s = now_s
         life.end_reason = reason
         desk.set_timer(life, now_s + OVERDUE_S)

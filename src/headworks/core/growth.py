@@ -33,10 +33,10 @@ from headworks.core.commands import Answer, Grow
 from headworks.core.desk import Desk
 from headworks.core.effects import Watch
 from headworks.core.estimate import SLACK_TOKENS, sized
-from headworks.core.life import RUNNING, Life
+from headworks.core.life import LEAVING, RUNNING, Life
 from headworks.core.policy import INFINITE_S
 from headworks.core.quota import GONE, PREFIX
-from headworks.core.types import Charge, Work
+from headworks.core.types import Charge, Usage, Work
 
 RETRIED_MAX = 8
 """Refused answers that ask again when one ends: what it gives back is rarely enough for more."""
@@ -177,6 +177,20 @@ class Growth:
             life = refused.pop(name)
             if life.state == RUNNING and life.growth_refused and life.growing is None:
                 self._ask(life, self._one_step(life), now_s)
+
+    def ended(self, life: Life, usage: Usage) -> None:
+        """Learn from its end; of one that was told to stop, only that it would have been longer, unless that is known already."""
+        if life.state == LEAVING:
+            self.cut(life, 0 if life.output_tokens else usage.output_tokens)
+        elif life.decision is not None:
+            quantile = life.lane.pool.policy.quantile
+            self._desk.decider.estimator.observe(life.request, usage, life.decision.work, quantile)
+
+    def cut(self, life: Life, output_tokens: int) -> None:
+        """Nobody wants it any more, so many tokens long."""
+        if life.decision is not None:
+            quantile = life.lane.pool.policy.quantile
+            self._desk.decider.estimator.observe_cut(life.request, output_tokens, life.decision.work, quantile)
 
     def _give_up(self, life: Life, now_s: float) -> None:
         short = life.shortfall
