@@ -179,7 +179,7 @@ class Growth:
                 self._ask(life, self._one_step(life), now_s)
 
     def ended(self, life: Life, usage: Usage) -> None:
-        """Learn from its end; of one that was told to stop, only that it would have been longer, unless that is known already."""
+        """Learn from its end; of one told to stop, only that it would have been longer, unless that is known already."""
         if life.state == LEAVING:
             self.cut(life, 0 if life.output_tokens else usage.output_tokens)
         elif life.decision is not None:
