@@ -86,6 +86,20 @@ def test_A10_a_tenant_nobody_knows_is_reserved_more_once_its_first_answer_has_co
     assert run.decision.work.output_tokens == 4 * 184 + 18
 
 
+def test_A10_what_was_left_counts_whatever_proves_that_it_stopped() -> None:
+    made = bench()
+    name = made.arrive(4_100, 4_000)
+    (run,) = made.take(Run)
+    made.first_byte(run.execution.id)
+    counts(made, run.execution.id, 184)
+    counts(made, run.execution.id, 240)
+    made.feed(events.ClientGone(name))
+    made.arrive(4_100, 4_000)
+    (run,) = made.take(Run)
+    assert made.gate.estimates("acme")["m"]["answers"] == 1
+    assert run.decision.work.output_tokens == 4 * 240 + 18, "though the engine has not shown yet that it stopped"
+
+
 def test_A10_what_a_client_leaves_behind_counts_as_longer_than_that() -> None:
     """Nobody's answers stay short in the books because their clients never wait for the end."""
     made = bench()

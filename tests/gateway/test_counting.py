@@ -61,10 +61,17 @@ def test_C1_a_prompt_of_fewer_characters_is_not_counted(counting: Counting) -> N
 
 def test_C1_what_is_too_long_or_too_much_at_once_is_not_counted(counting: Counting) -> None:
     too_long = parsed(completions, prompt="x " * (TEXT_CHARS_MAX // 2 + 1))
-    many = [parsed(completions, prompt="one two " * 90_000) for _ in range(3)]
-    found = counted(counting, too_long, *many)
-    assert found[0] is None
-    assert found[3] is None, "two million characters wait at most"
+    much = parsed(completions, prompt="one two " * 90_000)
+
+    async def steps() -> None:
+        asked = [asyncio.ensure_future(counting.tokens(one, 0)) for one in (too_long, much, much, much)]
+        await asyncio.sleep(0)
+        assert [one.done() for one in asked] == [True, False, False, True], "two million characters wait at most"
+        assert asked[0].result() is asked[3].result() is None
+        await asyncio.gather(*asked)
+
+    asyncio.run(steps())
+    counting.close()
 
 
 def test_C1_nobody_waits_longer_than_the_limit_and_the_loop_goes_on(counting: Counting) -> None:
