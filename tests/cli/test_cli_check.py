@@ -105,3 +105,13 @@ def test_the_schema_is_json_and_knows_every_section(capsys: pytest.CaptureFixtur
     found = json.loads(capsys.readouterr().out)
     assert found["$schema"] == "https://json-schema.org/draft/2020-12/schema"
     assert list(found["properties"]) == ["server", "ledger", "usage", "log", "classes", "tenants", "models", "pools", "spill"]
+
+
+def test_C1_a_tokenizer_that_cannot_be_used_is_told(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    broken = file.parent / "tokenizer.json"
+    broken.write_text("{}")
+    file.write_text(GOOD + f"models:\n  a: {{tokenizer: {broken}}}\n")
+    assert run(["check", str(file)]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert f"models.a.tokenizer: a gateway will not start: {broken} is not a tokenizer file" in text
+    assert "models.a.tokenizer: accepted" not in text

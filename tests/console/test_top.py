@@ -163,6 +163,7 @@ def test_F9_the_screen_follows_a_gateway_and_says_when_it_cannot() -> None:
                 assert pool[0] == "llama" and pool[1].startswith("2 of ")
                 assert [row[0] for row in cells(top, "tenants")] == ["acme", "batchco"]
                 assert cells(top, "tenants")[1][2] == "1 of 1"
+                assert cells(top, "tenants")[1][-2:] == ["–", "–"], "nothing of it has ended"
                 assert [row[0] for row in cells(top, "classes")] == ["interactive", "batch", "bulk"]
                 assert cells(top, "decisions")[0][4] == "refused: tenant_capacity_exceeded"
                 assert "gateway enforces" in str(top.query_one("#heading", Static).render())

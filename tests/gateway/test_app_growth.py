@@ -24,7 +24,7 @@ GOLDEN = {
     "estimate": {"output_tokens_cold": 200},
     "growth": {"step_tokens": 64, "ahead_tokens": 16},
 }
-FILLER = 710
+FILLER = 678
 """Output of a request that leaves less than a step of the pool beside one that holds its estimate."""
 
 
@@ -95,7 +95,7 @@ def test_A8_K23_what_the_engine_makes_never_passes_what_is_reserved_by_more_than
             await sdk.chat.completions.create(**ASK)
             await s.until(lambda: len(engine.held()) == 1)
             looking.cancel()
-            prompt, block = 37, 16
+            prompt, block = 53, 16
             assert 200 <= most <= prompt + 264 + block
 
     run("uvloop", steps())
@@ -159,12 +159,12 @@ def test_A8_with_room_it_grows_and_its_story_tells_both_reservations() -> None:
             await s.settled()
             outcome = s.outcome("k1")
             assert (outcome["outcome"], outcome["growths"], outcome["growths_refused"]) == ("completed", 4, 0)
-            assert outcome["work"]["tokens"] - outcome["grown_tokens"] == 37 + 200
+            assert outcome["work"]["tokens"] - outcome["grown_tokens"] == 53 + 200
             assert outcome["grown_tokens"] == 4 * 64
             assert s.app.log is not None
             told = "\n".join(story(s.app.log.find("k1")))
-            assert "37 to read and 200 of at most 1,500 to write" in told
-            assert "237 were set aside before it ran and 256 in 4 steps while it did" in told
+            assert "53 to read and 200 of at most 1,500 to write" in told
+            assert "253 were set aside before it ran and 256 in 4 steps while it did" in told
             found = await metrics(s)
             assert found["headworks_growth_total{class=interactive,outcome=granted}"] == 4
 

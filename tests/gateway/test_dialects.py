@@ -128,7 +128,9 @@ def test_E1_completions_without_a_limit_mean_sixteen_tokens() -> None:
         ([[1, 2, 3], [4, 5]], {}, 2, 3, 3),
         ([1] * 100, {"truncate_prompt_tokens": 10}, 1, 10, 10),
         ("x" * 400, {"truncate_prompt_tokens": 100}, 1, 400, 100),
-        ("x" * 399, {"truncate_prompt_tokens": 100}, 1, 399, None),
+        ("x" * 100, {"truncate_prompt_tokens": 100}, 1, 100, 100),
+        ("x" * 99, {"truncate_prompt_tokens": 100}, 1, 99, None),
+        (["x" * 150, "y"], {"truncate_prompt_tokens": 100}, 2, 76, None),
         ("中文", {}, 1, 6, None),
     ],
 )
@@ -160,7 +162,7 @@ def test_C1_prompt_counts_text_tools_and_schema() -> None:
     parts = [{"role": "user", "content": [{"type": "text", "text": "héé"}, {"type": "text", "text": "ab"}], "name": "jo"}]
     assert asked({"model": "m", "messages": parts}).prompt_bytes == 5 + 2 + 2 + 8
     tools = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}]
-    assert asked(talk(tools=tools)).prompt_bytes == 5 + 8 + len(json.dumps(tools))
+    assert asked(talk(tools=tools)).prompt_bytes == 5 + 8 + len(json.dumps(tools, indent=4)) + 64
     schema = {"type": "object"}
     form = {"type": "json_schema", "json_schema": {"name": "s", "schema": schema}}
     assert asked(talk(response_format=form)).prompt_bytes == 5 + 8 + len(json.dumps(schema))

@@ -7,7 +7,7 @@ import threading
 from typing import Any
 
 import pytest
-from app_scene import ENVIRONMENT, Scene, chat, first_event, get, rest_of_stream, run, scene
+from app_scene import ENVIRONMENT, Scene, chat, fake_engine, first_event, get, rest_of_stream, run, scene
 from http_port import Answer
 
 from headworks.core.policy import ClassPolicy, Policy, TenantPolicy
@@ -62,6 +62,28 @@ def test_F12_usage_has_limits_use_and_how_promises_were_kept() -> None:
             assert sum(interactive["ttft_counts"]) == 2
             await rest_of_stream(client)
             client.close()
+
+    run("uvloop", steps())
+
+
+def test_A10_who_reserves_too_little_and_who_too_much_is_seen_by_itself_and_by_the_operator() -> None:
+    async def steps() -> None:
+        pool = {"estimate": {"output_tokens_cold": 32}, "growth": {"step_tokens": 16, "ahead_tokens": 4}}
+        engine = fake_engine(natural_tokens=60)
+        async with scene(engine, pool=pool, tenants=TENANTS, classes=REFUSES) as s:
+            for number in range(2):
+                payload = chat(f"Idempotency-Key: {number}", key="ACME_KEY", stream=True, tokens=1_000)
+                assert (await s.ask(payload)).status == 200
+            await answered(s, "short", "BATCHCO_KEY", tokens=20)
+            await s.settled()
+            mine, theirs = [(await own(s, "usage", key)).json()["estimates"] for key in ("ACME_KEY", "BATCHCO_KEY")]
+            # of 60 the first had 32 to begin with, and the second what the first one came to
+            assert mine["models"] == {"tiny": {"answers": 2, "missed": 1, "output_tokens": None}}
+            assert (mine["covered_ratio"], theirs["covered_ratio"]) == (0.5, 1.0)
+            assert 1.2 < mine["reserved_over_used_ratio"] < 2.0
+            shown = (await s.admin("/admin/state")).json()["tenants"]["acme"]
+            assert shown["covered_ratio"] == 0.5
+            assert shown["reserved_over_used_ratio"] == mine["reserved_over_used_ratio"]
 
     run("uvloop", steps())
 

@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headworks.cli.key_notes import key_notes
+from headworks.cli.tokenizer_notes import tokenizer_notes
 from headworks.config.build import policy, settings
 from headworks.config.checks_pools import replica_evidence
 from headworks.config.load import Loaded, load
@@ -39,7 +40,7 @@ def check(
     """
     loaded = load(file, os.environ, exposed_ok=exposed)
     warnings, stored_keys = key_notes(loaded, os.environ, time.time())
-    loaded = replace(loaded, warnings=tuple(warnings))
+    loaded = replace(loaded, warnings=(*warnings, *tokenizer_notes(loaded)))
     enforced = enforcement(loaded.config, os.environ, stored_keys) if loaded.config else None
     if json:
         _print_json(loaded, enforced)

@@ -60,10 +60,11 @@ def serve(
 
 def _run(chosen: Config, file: Path | None, exposed: bool, as_json: bool) -> None:
     from headworks.gateway.app import App
+    from headworks.gateway.counting import TokenizerError
 
     try:
         app = App(build.policy(chosen, number=1), build.settings(chosen, os.environ))
-    except LedgerError as error:
+    except (LedgerError, TokenizerError) as error:
         _could_not_start(str(error))
     except OSError as error:
         _could_not_start(f"{error.filename}: {error.strerror}")

@@ -148,6 +148,7 @@ def _pool(name: str, section: Pool) -> PoolPolicy:
         discipline=_discipline(section.discipline),
         output_tokens_cold=section.estimate.output_tokens_cold,
         quantile=section.estimate.quantile,
+        tokenizer_from_chars=section.estimate.tokenizer_from_chars,
         growth=True,
         growth_step_tokens=section.growth.step_tokens,
         growth_ahead_tokens=section.growth.ahead_tokens,
@@ -213,6 +214,7 @@ def settings(config: Config, environment: Mapping[str, str]) -> Settings:
         keys_path=_keys_path(config.ledger.url, environment),
         keys_secret=_secret(config.ledger.keys_secret, environment),
         usage=UsageSettings(config.usage.path, config.usage.keep_days),
+        tokenizers={name: model.tokenizer for name, model in config.models.items() if model.tokenizer is not None},
     )
 
 

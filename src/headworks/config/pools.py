@@ -89,7 +89,9 @@ class Estimating(Section):
     """How many tokens a request will take."""
 
     quantile: Ratio = Field(0.95, description="Share of answers that should fit their reservation.")
-    tokenizer_from_chars: CountOrZero = Field(5000, description="Prompts of this length or more are tokenized.")
+    tokenizer_from_chars: CountOrZero = Field(
+        5000, description="Prompts of so many characters are counted, where their model has a tokenizer."
+    )
     output_tokens_cold: Count = Field(256, description="Output expected of a request while nothing is known.")
 
 
@@ -218,7 +220,7 @@ class Model(Section):
 
     price_per_mtoken: Price | None = Field(None, description="Money for a million tokens.")
     kv_bytes_per_token: Count | None = Field(None, description="Memory a token takes while its request runs.")
-    tokenizer: Text | None = Field(None, description="File that counts prompt tokens exactly.")
+    tokenizer: Text | None = Field(None, description="Its tokenizer.json, which counts prompt tokens (extra: tokenizer).")
 
 
 class Spill(Section):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from headworks.config.secret import Secret
 from headworks.config.values import Address
@@ -90,3 +90,5 @@ class Settings:
     """The ledger's file, where keys are stored; None: a ledger without one."""
     keys_secret: Secret | None = None
     """What stored keys are hashed under, if the operator gives it."""
+    tokenizers: dict[str, str] = field(default_factory=dict)
+    """Model → the file that counts its prompts."""

@@ -31,6 +31,13 @@ class Changes:
         self._refusing = refusing
         self._until_s: float | None = None
 
+    def freed(self, name: str) -> Pool | None:
+        """The ledger says that something has ended there. Returns the pool that may have room now."""
+        pool = self._desk.pools.get(name)
+        if pool is not None:
+            pool.ask_at_once()
+        return pool
+
     def described(self, capacity: Capacity, now_s: float) -> Pool | None:
         """An engine said what it can hold. Returns the pool that may have room now."""
         replica = self._boot.find_replica(capacity.replica)

@@ -133,7 +133,6 @@ class Course:
     def _may_not_grow(self, life: Life, reason: str, now_s: float) -> None:
         """It has reached what is reserved and gets no more: ended by its class's choice, and charged until it has stopped."""
         life.cut = life.wanted and life.lane.service_class.on_growth_refused != "stop"
-        self._desk.decider.estimator.observe_cut(life.request, life.output_tokens, life.lane.pool.policy.quantile)
         told = reason if life.wanted else ""
         self._desk.effect(Abort(life.execution.id, told, life.shortfall, life.cut))
         self._leave(life, "growth_refused", reason, now_s, abort=False)
@@ -156,7 +155,7 @@ class Course:
         life.usage = event.usage
         life.failed = event.failed
         if not event.failed:
-            self._desk.decider.estimator.observe(life.request, event.usage, life.lane.pool.policy.quantile)
+            self._growth.ended(life, event.usage)
             saw_end(life, self._desk.policy.observe, now_s)
             if life.lane.pool.policy.over_commit != 1.0 and life.replica is not None:
                 life.lane.lengths.add(event.usage.output_tokens // life.work.sequences)
@@ -248,6 +247,8 @@ class Course:
         if was == SENT:
             self._no_longer_opening(life)
             saw_nothing(life, now_s)
+        elif life.output_tokens:
+            self._growth.cut(life, life.output_tokens)
         life.leaving_s = now_s
         life.end_reason = reason
         desk.set_timer(life, now_s + OVERDUE_S)

@@ -23,8 +23,8 @@ from headworks.core.policy import INFINITE_S, ClassPolicy, Policy, TenantPolicy
 from headworks.core.pool import Pool
 from headworks.core.reading import Charges
 from headworks.core.replica import Replica
-from headworks.core.tenant import TenantUse
-from headworks.core.types import Decision, Owner
+from headworks.core.tenant import Left, TenantUse
+from headworks.core.types import Decision, Owner, Request
 
 ALARMS_MAX_A_TURN = 16
 ID_BYTES = 16
@@ -103,6 +103,16 @@ class Desk:
             lane = Lane(use, promise, self.pools[pool], self.policy)
             self._lanes[tenant, service_class, pool] = lane
         return lane
+
+    def left(self, tenant: str, client: str, now_s: float) -> tuple[Left | None, Left | None]:
+        """Requests and tokens this client may still use; None where nothing limits them."""
+        use = self.tenants.get(tenant)
+        return use.left(client, now_s) if use is not None else (None, None)
+
+    def unsure(self, request: Request) -> bool:
+        """Whether its bytes leave open if it fits: a limit lies between the least and the most that they may come to."""
+        lane = self.lane(request.key.tenant, request.service_class, request.pool)
+        return self.decider.estimator.unsure(request, lane.pool, lane.tenant_policy)
 
     # effects and commands of this turn
 

@@ -26,7 +26,6 @@ from headworks.core.policy import INFINITE_S, Policy
 from headworks.core.pool import Pool
 from headworks.core.refusing import Refusing, blocked_by
 from headworks.core.snapshot import audit, snapshot, tenant_use
-from headworks.core.tenant import Left
 from headworks.core.types import Execution, Owner, Reservation
 
 
@@ -40,6 +39,8 @@ class Gate:
         self._refusing = Refusing(self._desk, self._course)
         self._changes = Changes(self._desk, self._course, self._boot, self._refusing)
         self._identity = Identity(self._desk, self._course, self._boot, self._refusing)
+        self.left, self.unsure, self.estimates = self._desk.left, self._desk.unsure, self._desk.decider.estimator.standing
+        """For looking in, as `snapshot` below."""
         self._handlers: dict[type[Any], Callable[[Any, float], None]] = {
             events.Arrived: self._on_arrived,
             events.ClientGone: self._on_client_gone,
@@ -359,10 +360,7 @@ class Gate:
             self._ended(life, now_s)
 
     def _on_freed(self, event: events.Freed, now_s: float) -> None:
-        pool = self._desk.pools.get(event.pool)
-        if pool is not None:
-            pool.ask_at_once()
-            self._pump(pool, now_s)
+        self._pump_one(self._changes.freed(event.pool), now_s)
 
     def _on_tick(self, event: events.Tick, now_s: float) -> None:
         desk = self._desk
@@ -408,11 +406,6 @@ class Gate:
         return self._desk.leave()
 
     # looking in
-
-    def left(self, tenant: str, client: str, now_s: float) -> tuple[Left | None, Left | None]:
-        """Requests and tokens this client may still use; None where nothing limits them."""
-        use = self._desk.tenants.get(tenant)
-        return use.left(client, now_s) if use is not None else (None, None)
 
     def snapshot(self, now_s: float, tenant: str | None = None) -> dict[str, Any]:
         """What there is, for people and metrics; or only what one tenant has, without looking at the others."""

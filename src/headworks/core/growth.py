@@ -3,9 +3,11 @@
 Let B be the output tokens reserved for all samples together, S one step (`growth.step_tokens`) and A the distance at which
 it is asked (`growth.ahead_tokens`), both times the samples, since every step of the engine makes a token of each.
 
-    B − A      more is asked for: one step, or what is left of the most it may write
+    B − A      more is asked for: one step, or what half of its tenant's answers stay within that became longer than B if that
+               is more, or what is left of the most it may write
                granted: B grows, and it is asked again at the new B − A
-               refused: it goes on to B, and asks again whenever something else of this pool has ended
+               refused: one step is asked for; that refused as well, it goes on to B, and asks again whenever something else
+               of this pool has ended
     B          still refused: it is ended, by its class's choice
     B + S − A  not answered at all: ended as well
 
@@ -30,11 +32,11 @@ from collections.abc import Callable
 from headworks.core.commands import Answer, Grow
 from headworks.core.desk import Desk
 from headworks.core.effects import Watch
-from headworks.core.estimate import sized
-from headworks.core.life import RUNNING, Life
+from headworks.core.estimate import SLACK_TOKENS, sized
+from headworks.core.life import LEAVING, RUNNING, Life
 from headworks.core.policy import INFINITE_S
 from headworks.core.quota import GONE, PREFIX
-from headworks.core.types import Charge, Work
+from headworks.core.types import Charge, Usage, Work
 
 RETRIED_MAX = 8
 """Refused answers that ask again when one ends: what it gives back is rarely enough for more."""
@@ -72,6 +74,8 @@ class Growth:
             if made_tokens >= work.output_tokens:
                 self._give_up(life, now_s)
         elif made_tokens >= work.output_tokens - policy.growth_ahead_tokens:
+            estimator, first = self._desk.decider.estimator, not life.growths and not life.growths_refused
+            estimator.reached(life.request, made_tokens, first, policy.quantile)
             self._ask(life, self._next_step(life), now_s)
 
     def unread(self, life: Life, now_s: float) -> None:
@@ -80,8 +84,17 @@ class Growth:
         if work.output_tokens < work.output_tokens_max:
             self._ask(life, work.output_tokens_max, now_s)
 
-    def _next_step(self, life: Life) -> int:
+    def _one_step(self, life: Life) -> int:
         return min(life.work.output_tokens + life.lane.pool.policy.growth_step_tokens, life.work.output_tokens_max)
+
+    def _next_step(self, life: Life) -> int:
+        """The estimate made anew, now that it is known to be longer (C2): fewer asks for the same answer."""
+        one_step = self._one_step(life)
+        longer = self._desk.decider.estimator.longer(life.request, life.work.output_tokens)
+        if longer is None:
+            return one_step
+        wanted = longer + life.lane.pool.policy.growth_ahead_tokens + SLACK_TOKENS
+        return max(one_step, min(wanted, life.work.output_tokens_max))
 
     def _ask(self, life: Life, output_tokens: int, now_s: float, spare: bool = False) -> None:
         """For so many output tokens a sample in all. `spare`: not at the tenant's expense."""
@@ -102,9 +115,9 @@ class Growth:
         self._desk.effect(Watch(execution.id, unanswered_tokens * work.sequences))
 
     def _grown(self, life: Life, output_tokens: int) -> Work:
-        work, block_tokens = life.work, life.lane.pool.block_tokens
+        work = life.work
         prompt_tokens = work.prefill_tokens // work.sequences
-        return sized(prompt_tokens, output_tokens, work.output_tokens_max, work.sequences, block_tokens, work.basis)
+        return sized(prompt_tokens, output_tokens, work.output_tokens_max, work.sequences, life.lane.pool, work.basis)
 
     def answered(self, life: Life, answer: Answer, now_s: float) -> None:
         """The ledger's word on the ask that stands; whatever else comes is of one that was given up."""
@@ -134,6 +147,10 @@ class Growth:
 
     def _was_refused(self, life: Life, command: Grow, answer: Answer, now_s: float) -> None:
         tenant_scope, shortfalls = life.lane.tenant_scope, answer.shortfalls
+        one_step = self._one_step(life)
+        if command.step > one_step and life.unread_until_s != INFINITE_S:
+            self._ask(life, one_step, now_s)
+            return
         if life.lane.service_class.on_growth_refused == "spare":
             for_tenant = any(charge.scope == tenant_scope for charge in command.charges)
             others = tuple(short for short in shortfalls if short.scope != tenant_scope)
@@ -159,7 +176,21 @@ class Growth:
         for name in list(refused)[:RETRIED_MAX]:
             life = refused.pop(name)
             if life.state == RUNNING and life.growth_refused and life.growing is None:
-                self._ask(life, self._next_step(life), now_s)
+                self._ask(life, self._one_step(life), now_s)
+
+    def ended(self, life: Life, usage: Usage) -> None:
+        """Learn from its end; of one told to stop, only that it would have been longer, unless that is known already."""
+        if life.state == LEAVING:
+            self.cut(life, 0 if life.output_tokens else usage.output_tokens)
+        elif life.decision is not None:
+            quantile = life.lane.pool.policy.quantile
+            self._desk.decider.estimator.observe(life.request, usage, life.decision.work, quantile)
+
+    def cut(self, life: Life, output_tokens: int) -> None:
+        """Nobody wants it any more, so many tokens long."""
+        if life.decision is not None:
+            quantile = life.lane.pool.policy.quantile
+            self._desk.decider.estimator.observe_cut(life.request, output_tokens, life.decision.work, quantile)
 
     def _give_up(self, life: Life, now_s: float) -> None:
         short = life.shortfall

@@ -152,6 +152,7 @@ class PoolPolicy:
     discipline: DisciplinePolicy = field(default_factory=DisciplinePolicy)
     output_tokens_cold: int = 256
     quantile: float = 0.95
+    tokenizer_from_chars: int = 5_000
     growth: bool = False
     growth_step_tokens: int = 64
     growth_ahead_tokens: int = 16

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
 from collections import deque
 
 
@@ -37,6 +37,15 @@ class Window:
         if place > last:
             place = last
         return self._sorted[place] if place > 0 else self._sorted[0]
+
+    def count_above(self, value: float) -> int:
+        """How many are larger."""
+        return len(self._sorted) - bisect_right(self._sorted, value)
+
+    def median_above(self, value: float) -> float:
+        """The smallest value that at least half of those larger than this do not exceed. There must be such values."""
+        first = bisect_right(self._sorted, value)
+        return self._sorted[first + (len(self._sorted) - first - 1) // 2]
 
 
 class FittedLine:

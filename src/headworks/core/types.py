@@ -58,7 +58,7 @@ class Request:
     pool: str
     prompt_bytes: int
     prompt_tokens: int | None
-    """Known exactly only for token-id prompts or after tokenizing; else the estimator works from `prompt_bytes`."""
+    """Known only for token-id prompts or after counting; else the estimator works from `prompt_bytes`."""
     output_tokens_max: int | None
     """What the client allows a sample, or None: then the rest of the model's context."""
     samples: int
@@ -75,6 +75,8 @@ class Request:
     """What a sample certainly writes, as far as its client decides that (`min_tokens`, `ignore_eos`)."""
     assembles: bool = False
     """It wants its answer in one piece, and what is put together from a stream is exactly that answer."""
+    prompt_kind: str = "text"
+    """What it is made of, as far as that decides its tokens a byte, or `counted` (`core/prompt_sizes.py`)."""
 
 
 @dataclass(slots=True)
@@ -90,8 +92,8 @@ class Work:
     output_tokens: int
     """Output reserved per sample: generation never passes it plus one growth step."""
     basis: str = "exact"
-    """How the prompt was sized: `exact`, `learnt` from this tenant's answers, or its `bytes` as the upper bound. `shared`:
-    nothing is reserved, as its key has an execution already."""
+    """How the prompt was sized: `exact`, `counted` by a tokenizer, `learnt` from this tenant's answers, or its `bytes` as the
+    upper bound. `shared`: nothing is reserved, as its key has an execution already."""
     output_tokens_max: int = 0
     """What a sample may write at most, which the engine is told. More than `output_tokens`: it grows (A8)."""
 

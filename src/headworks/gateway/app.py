@@ -32,6 +32,7 @@ from headworks.gateway.accounts import WORKER, Accounts, Records
 from headworks.gateway.admin import admin_app
 from headworks.gateway.answers import Answers
 from headworks.gateway.compute_watch import ComputeWatch
+from headworks.gateway.counting import Counting
 from headworks.gateway.decisions import DecisionLog
 from headworks.gateway.explanations import Explanations
 from headworks.gateway.http.limits import EdgeLimits
@@ -87,7 +88,10 @@ class App:
         self.facts.began(name, boot, self._utc_offset_s, settings.ledger_url.partition(":")[0], policy)
         self.runner.on_looked = self._looked
         self.answers = _answers(settings)
-        self.standing = Standing(self.snapshot, self.registry, self.accounts, records.troubles, clock.now_s, clock.utc_s)
+        self.standing = Standing(
+            self.snapshot, self.gate.estimates, self.registry, self.accounts, records.troubles, clock.now_s, clock.utc_s
+        )
+        self.counting = Counting(settings.tokenizers) if settings.tokenizers else None
         self.explanations = Explanations(self.log.find if self.log is not None else None)
         self.proxy = Proxy(
             self.runner,
@@ -99,6 +103,7 @@ class App:
             boot=boot,
             clock_s=clock.now_s,
             wall_s=clock.utc_s,
+            counting=self.counting,
         )
         self.server = Server(
             self.proxy.serve,
@@ -108,11 +113,7 @@ class App:
             error_body=_http_error,
             on_fault=_log_fault,
         )
-        self._admin = _AdminServer(
-            uvicorn.Config(
-                self._admin_app(), log_level="warning", access_log=False, lifespan="off", timeout_graceful_shutdown=1
-            )
-        )
+        self._admin = _admin_server(self._admin_app())
         self._admin_task: asyncio.Task[None] | None = None
         self._draining = False
         self.address: Any = None
@@ -145,6 +146,8 @@ class App:
         self._admin.should_exit = True
         if self._admin_task is not None:
             await self._admin_task
+        if self.counting is not None:
+            self.counting.close()
         self.explanations.close()
         if self.log is not None:
             self.log.close()
@@ -153,7 +156,7 @@ class App:
 
     def fixed(self, settings: Settings) -> list[str]:
         """What these settings would change that stays as it was started: it keeps a reload from being taken."""
-        mine, held = self.settings, (*ADDRESSES, *SECRETS, *REMEMBERED, "lease_s", "limits")
+        mine, held = self.settings, (*ADDRESSES, *SECRETS, *REMEMBERED, *LOADED, "lease_s", "limits")
         found = [name for name in held if getattr(mine, name) != getattr(settings, name)]
         if [_address(one) for one in mine.replicas] != [_address(one) for one in settings.replicas]:
             found.append("replicas")
@@ -286,6 +289,8 @@ ADDRESSES = ("listen", "admin", "ledger_url", "durability", "decision_log", "usa
 SECRETS = ("admin_key", "keys_secret")
 REMEMBERED = ("remember_s", "replay_bytes_max", "replay_total_bytes_max")
 """Settings of what is kept for a repeated key."""
+LOADED = ("tokenizers",)
+"""Files that are read at the start: too large to be read while requests wait."""
 
 
 class _AdminServer(uvicorn.Server):
@@ -294,6 +299,11 @@ class _AdminServer(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+
+def _admin_server(app: Any) -> _AdminServer:
+    settings = uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off", timeout_graceful_shutdown=1)
+    return _AdminServer(settings)
 
 
 def _soon(call: Callable[[], object]) -> object:

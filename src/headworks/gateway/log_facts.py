@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from headworks.gateway.decisions import DecisionLog
 
 IDLE_S = 5.0
-Asked = tuple[int, int | None, int | None, int, int, bool, bool, bool, int, float, float]
+Asked = tuple[int, int | None, int | None, int, int, bool, bool, bool, int, float, float, str]
 """Prompt bytes, prompt tokens if known exactly, output tokens at most and at least, samples, streamed, assembles, key given,
-retry number, seconds from arrival to the latest start and to the latest end its client bears (null: any)."""
+retry number, seconds from arrival to the latest start and to the latest end its client bears (null: any), kind of prompt."""
 
 
 class Began(msgspec.Struct):
@@ -84,6 +84,7 @@ def asked(request: Request | None) -> Asked | None:
         request.retry_count,
         request.start_by_s - request.arrived_s,
         request.finish_by_s - request.arrived_s,
+        request.prompt_kind,
     )
 
 

@@ -20,6 +20,7 @@ from headworks.gateway import reply
 from headworks.gateway.answers import Answers
 from headworks.gateway.assembly import Assembled
 from headworks.gateway.audience import Audience
+from headworks.gateway.counting import Counting
 from headworks.gateway.deadlines import DEADLINE, READ_TIMEOUT, stamp
 from headworks.gateway.dialects import chat, completions
 from headworks.gateway.dialects.base import Fault, Limits, Parsed
@@ -67,6 +68,7 @@ class Proxy:
         boot: str,
         clock_s: Callable[[], float],
         wall_s: Callable[[], float],
+        counting: Counting | None = None,
     ) -> None:
         self._runner = runner
         self._policy = policy
@@ -78,6 +80,8 @@ class Proxy:
         self._count = 0
         self._clock_s = clock_s
         self._wall_s = wall_s
+        self.counting = counting
+        """None: no model has a tokenizer."""
         self._rates: dict[str, EventRate] = {}
         self._limits = Limits()
 
@@ -108,6 +112,8 @@ class Proxy:
         call = self._call(exchange, body, own_id, ids, identity, service_class)
         if call is None:
             return
+        if self.counting is not None and call.parsed.prompt_tokens is None:
+            call.request = await self.counting.sized(call.request, call.parsed, self._policy, self._runner.gate.unsure)
         self._runner.admit(call)
         try:
             exchange.on_gone(call.leave)
@@ -186,6 +192,7 @@ class Proxy:
             finish_by_s,
             parsed.output_tokens_min,
             parsed.assembles,
+            parsed.prompt_kind,
         )
         if REQUEST_ID in headers and ids.request_id is headers[REQUEST_ID]:
             self._own.note(request.id, request.key, ids.request_id.decode("latin-1"))

@@ -31,6 +31,7 @@ class Standing:
     def __init__(
         self,
         snapshot: Callable[[str | None], dict[str, Any]],
+        estimates: Callable[[str], dict[str, dict[str, int | None]]],
         registry: Registry,
         accounts: Accounts,
         troubles: Callable[[], list[str]],
@@ -38,6 +39,7 @@ class Standing:
         wall_s: Callable[[], float],
     ) -> None:
         self._snapshot = snapshot
+        self._estimates = estimates
         self._registry = registry
         self._accounts = accounts
         self.troubles = troubles
@@ -66,6 +68,9 @@ class Standing:
         """Where there are too many for a screen, those that hold most."""
         held, waiting = snapshot["tenants"], _waiting(snapshot)
         decided = _by(self._registry.counted("decisions_total"), 0, 3)
+        tokens: dict[str, dict[str, int]] = {}
+        for (name, kind), count in _by(self._registry.counted("tokens_total"), 0, 3).items():
+            tokens.setdefault(name, {})[kind] = count
         names = list(policy.tenants)
         if len(names) > SHOWN_TENANTS_MAX:
             names.sort(key=lambda name: (-held.get(name, NOTHING_HELD)["tokens"], -waiting.get(name, (0, 0))[0]))
@@ -76,6 +81,7 @@ class Standing:
                 "requests_max": policy.tenants[name].active_requests_max,
                 "admitted_total": decided.get((name, "admit"), 0),
                 "refused_total": decided.get((name, "refuse"), 0),
+                **_tightness(tokens.get(name, {}), self._estimates(name)),
             }
             for name in names[:SHOWN_TENANTS_MAX]
         }
@@ -99,6 +105,7 @@ class Standing:
         """
         tenant = policy.tenants.get(name) or TenantPolicy(name)  # taken out by a reload while its question was on its way
         tokens = _by(self._registry.counted("tokens_total", name), 3)
+        known = self._estimates(name)
         return {
             "tenant": name,
             "utc": UtcStamp().text(self._wall_s()),
@@ -112,6 +119,7 @@ class Standing:
             },
             "use": self._snapshot(name),
             "tokens": {kind: tokens.get((kind,), 0) for kind in TOKEN_KINDS},
+            "estimates": {**_tightness({kind: count for (kind,), count in tokens.items()}, known), "models": known},
             "ttft_bounds_s": TTFT_BOUNDS_S,
             "classes": {key: value for key, value in _classes(self._registry, policy, name).items() if key in tenant.classes},
         }
@@ -126,6 +134,17 @@ def _waiting(snapshot: dict[str, Any]) -> dict[str, tuple[int, int]]:
             requests, tokens = found.get(tenant, (0, 0))
             found[tenant] = requests + line["requests"], tokens + line["tokens"]
     return found
+
+
+def _tightness(tokens: dict[str, int], models: dict[str, dict[str, int | None]]) -> dict[str, float | None]:
+    """Who reserves too much and who too little (A10): tokens reserved to those used, and answers that stayed within."""
+    used = tokens.get("prompt", 0) + tokens.get("output", 0)
+    answers = sum(model["answers"] or 0 for model in models.values())
+    missed = sum(model["missed"] or 0 for model in models.values())
+    return {
+        "reserved_over_used_ratio": tokens.get("reserved", 0) / used if used else None,
+        "covered_ratio": 1.0 - missed / answers if answers else None,
+    }
 
 
 def _use(held: dict[str, Any] | None, waiting: tuple[int, int]) -> dict[str, Any]:

@@ -30,6 +30,7 @@ class Asked(msgspec.Struct, array_like=True, gc=False, frozen=True):
     start_s: float | None
     """From its arrival to the latest start its client bears; None: any. The same for its end."""
     finish_s: float | None
+    prompt_kind: str = "text"
 
 
 class Ended(msgspec.Struct, gc=False, frozen=True):

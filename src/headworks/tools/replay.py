@@ -293,6 +293,7 @@ def request_of(arrival: Arrival, own: Policy, policy: Policy) -> Request | None:
         finish_by_s=ended.arrived_s + _finish_s(finish_s, was, policy.classes[name]),
         output_tokens_min=asked.output_tokens_min,
         assembles=asked.assembles,
+        prompt_kind=asked.prompt_kind,
     )
 
 

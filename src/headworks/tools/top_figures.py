@@ -54,6 +54,8 @@ class TenantState(msgspec.Struct):
     queued_requests: int
     admitted_total: int
     refused_total: int
+    reserved_over_used_ratio: float | None = None
+    covered_ratio: float | None = None
 
 
 class ClassState(msgspec.Struct):
@@ -130,6 +132,10 @@ class TenantRow:
     waiting: int
     admitted_per_s: float | None
     refused_per_s: float | None
+    reserved_over_used_ratio: float | None
+    """Tokens set aside to those used, since the gateway began."""
+    covered_ratio: float | None
+    """Answers that stayed within what was reserved for them."""
 
 
 @dataclass(slots=True)
@@ -235,6 +241,8 @@ def _tenant(name: str, before: TenantState | None, now: TenantState, span_s: flo
         waiting=now.queued_requests,
         admitted_per_s=_rate(before.admitted_total if before else 0, now.admitted_total, span_s),
         refused_per_s=_rate(before.refused_total if before else 0, now.refused_total, span_s),
+        reserved_over_used_ratio=now.reserved_over_used_ratio,
+        covered_ratio=now.covered_ratio,
     )
 
 

@@ -40,7 +40,7 @@ def tables(figures: Figures) -> list[TableText]:
 
 
 POOL_COLUMNS = ("pool", "running", "reserved tokens", "waiting", "waiting tokens", "engines", "inside", "KV", "drains/s")
-TENANT_COLUMNS = ("tenant", "tokens", "running", "waiting", "admitted/s", "refused/s")
+TENANT_COLUMNS = ("tenant", "tokens", "running", "waiting", "admitted/s", "refused/s", "reserved ÷ used", "covered")
 CLASS_COLUMNS = ("class", "first token p95", "promised", "arrivals/s", "good/s", "good", "refused/s")
 DECISION_COLUMNS = ("UTC", "tenant", "class", "tokens", "decided", "waited", "id")
 TABLES: Sequence[tuple[str, str, tuple[str, ...]]] = (
@@ -74,6 +74,8 @@ def _tenant(row: TenantRow) -> tuple[str, ...]:
         f"{row.waiting:,}",
         _shown(row.admitted_per_s, "{:.1f}".format),
         _shown(row.refused_per_s, "{:.1f}".format),
+        _shown(row.reserved_over_used_ratio, "{:.2f}".format),
+        _shown(row.covered_ratio, "{:.0%}".format),
     )
 
 

@@ -171,7 +171,7 @@ class Parsed:
     prompt_bytes: int
     """Text, tools and schemas of one sequence; of several prompts the mean, rounded up, so that samples × it is the sum."""
     prompt_tokens: int | None
-    """Exact for token-id prompts, and what is left of a prompt that is certainly cut by `truncate_prompt_tokens`."""
+    """Exact for token-id prompts; and `truncate_prompt_tokens` where a prompt may be longer, as an engine leaves no more."""
     output_tokens_max: int | None
     """A sample's limit by the client, at most the context; None leaves the rest of the context."""
     output_tokens_min: int
@@ -182,6 +182,9 @@ class Parsed:
     limit_key: bytes
     assembles: bool
     """It is not streamed, and the same answer can be put together from a stream (A8)."""
+    prompt_kind: str
+    """What most of the prompt is made of, as far as that decides its tokens a byte."""
+    prompts: int
 
     def build(self, output_tokens_max: int, salt: bytes | None, streamed: bool = False) -> bytes:
         """The body we send: what the client gave, each field once, and what we decide ourselves.
@@ -215,6 +218,7 @@ def assemble(
     forwarded: bytes,
     limits: Limits,
     prompts_bytes: int,
+    prompt_kind: str,
     prompts_tokens: int | None = None,
     prompts: int = 1,
     second_limit: int | None = None,
@@ -256,6 +260,8 @@ def assemble(
         False if asked.stream_options is None else _usage_asked(asked, stream),
         limit_key,
         not stream and raws.keys() <= ASSEMBLED_EXACTLY,
+        prompt_kind,
+        prompts,
     )
 
 
@@ -291,7 +297,7 @@ def _samples(asked: SharedFields, prompts: int, samples_max: int) -> int:
 
 
 def _prompt_tokens(cut: int | None, prompt_bytes: int, tokens: int | None, prompts: int) -> int | None:
-    """Tokens of one sequence where they are known. Text of four bytes a token and more counts as cut to its limit."""
+    """Tokens of one sequence where they are known. Text that may have more than it is cut to counts as that."""
     if tokens is not None:
         return -(-tokens // prompts)
-    return cut if cut is not None and prompt_bytes >= 4 * cut else None
+    return cut if cut is not None and prompt_bytes >= cut else None

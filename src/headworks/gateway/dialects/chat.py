@@ -10,13 +10,18 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 
-from headworks.gateway.dialects.base import Fault, Limits, Parsed, Route, Unacceptable, assemble, read
+from headworks.core.prompt_sizes import TEXT
+from headworks.gateway.dialects.base import Fault, Limits, Parsed, Raws, Route, Unacceptable, assemble, read
 from headworks.gateway.dialects.fields import (
+    DENSE_FROM_BYTES,
     LOGPROBS_MAX,
     Label,
     PositiveTokens,
     SharedFields,
     check_schema,
+    composed_bytes,
+    is_dense,
+    kind_of,
     response_format_bytes,
     text_bytes,
 )
@@ -28,6 +33,8 @@ PARTS_MAX = 1_024
 TOOLS_MAX = 512
 MESSAGE_BYTES = 8
 """What a template adds to each message: its role and marks."""
+TOOL_BYTES = 64
+"""What it adds to each tool: fields that were left out, as null."""
 
 
 class TextPart(msgspec.Struct, tag_field="type", tag="text", forbid_unknown_fields=True, gc=False):
@@ -167,45 +174,90 @@ def parse(body: bytes, limits: Limits) -> Parsed | Fault:
     """What is asked for, or what is wrong with it."""
     try:
         asked, raws, forwarded = read(ROUTE, body)
-        size_bytes = _prompt_bytes(asked, raws)
-        return assemble(ROUTE, asked, raws, forwarded, limits, size_bytes, None, 1, asked.max_completion_tokens)
+        size_bytes, kind = _prompt_size(asked, raws)
+        return assemble(ROUTE, asked, raws, forwarded, limits, size_bytes, kind, second_limit=asked.max_completion_tokens)
     except Unacceptable as error:
         return error.fault
 
 
-def _prompt_bytes(asked: ChatFields, raws: dict[str, msgspec.Raw]) -> int:
-    """Everything that a template may write into the prompt."""
-    total = 0
+def _prompt_size(asked: ChatFields, raws: Raws) -> tuple[int, str]:
+    """Bytes of everything that a template may write into the prompt, and the kind of most of it."""
+    total = beyond_bytes = dense_bytes = tools_bytes = 0
     for message in asked.messages:
         content = message.content
         total += MESSAGE_BYTES
         if isinstance(content, str):
-            total += len(content) if content.isascii() else len(content.encode())
+            size_bytes = len(content)
+            if not content.isascii():
+                size_bytes = composed_bytes(content)
+                beyond_bytes += size_bytes - len(content)
+            elif size_bytes >= DENSE_FROM_BYTES and is_dense(content):
+                dense_bytes += size_bytes
+            total += size_bytes
         elif content is not None:
-            total += sum(text_bytes(part.refusal if isinstance(part, RefusalPart) else part.text) for part in content)
+            texts = [_part_text(part) for part in content]
+            size_bytes = sum(map(text_bytes, texts))
+            beyond_bytes += size_bytes - sum(map(len, texts))
+            total += size_bytes
         if message.name is not None:
             total += text_bytes(message.name)
         if type(message) is Assistant:
             total += _assistant_bytes(message)
     if asked.tools is not None:
-        total += _tools_bytes(asked.tools, raws["tools"])
-    return total if asked.response_format is None else total + response_format_bytes(asked.response_format)
+        tools_bytes = _tools_bytes(asked.tools, raws["tools"])
+        total += tools_bytes
+    if asked.response_format is not None:
+        total += response_format_bytes(asked.response_format)
+    if beyond_bytes or dense_bytes or tools_bytes:
+        return total, kind_of(total, beyond_bytes, dense_bytes, tools_bytes)
+    return total, TEXT
+
+
+def _part_text(part: TextPart | RefusalPart) -> str:
+    return part.refusal if isinstance(part, RefusalPart) else part.text
 
 
 def _assistant_bytes(message: Assistant) -> int:
     """What an earlier answer holds beside its text."""
-    total = 0
-    for text in (message.refusal, message.reasoning, message.reasoning_content):
-        if text:
-            total += text_bytes(text)
+    return sum(map(text_bytes, _assistant_texts(message)))
+
+
+def _assistant_texts(message: Assistant) -> list[str]:
+    texts = [text for text in (message.refusal, message.reasoning, message.reasoning_content) if text]
     for call in message.tool_calls or ():
-        total += text_bytes(call.id) + text_bytes(call.function.name) + text_bytes(call.function.arguments)
-    return total
+        texts += call.id, call.function.name, call.function.arguments
+    return texts
 
 
 def _tools_bytes(tools: list[OfferedTool], raw: msgspec.Raw) -> int:
-    """Tools are written into the prompt about as they came."""
+    """Tools are written into the prompt by the template, by many with each key on a line of its own."""
     for index, tool in enumerate(tools):
         if bytes(tool.function.parameters):
             check_schema(tool.function.parameters, f"tools[{index}].function.parameters")
-    return len(bytes(raw))
+    return len(_tools_written(raw)) + TOOL_BYTES * len(tools)
+
+
+def _tools_written(raw: msgspec.Raw) -> bytes:
+    return msgspec.json.format(raw, indent=4)
+
+
+def texts(parsed: Parsed) -> tuple[list[str], int]:
+    """What a tokenizer has to count, in the order of the prompt; and how many tokens its marks take at most."""
+    asked = parsed.asked
+    assert isinstance(asked, ChatFields)
+    found: list[str] = []
+    for message in asked.messages:
+        content = message.content
+        if isinstance(content, str):
+            found.append(content)
+        elif content is not None:
+            found += map(_part_text, content)
+        if message.name is not None:
+            found.append(message.name)
+        if type(message) is Assistant:
+            found += _assistant_texts(message)
+    if asked.tools is not None:
+        found.append(_tools_written(parsed.raws["tools"]).decode())
+    if asked.response_format is not None and asked.response_format.json_schema is not None:
+        found.append(bytes(asked.response_format.json_schema.schema).decode())
+    return found, MESSAGE_BYTES * len(asked.messages) + TOOL_BYTES * len(asked.tools or ())

@@ -8,10 +8,13 @@ engines do know why they stay out.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
+
+from headworks.core.prompt_sizes import DENSE, TEXT, TOOLS, WIDE
 
 TOKENS_RANGE_MAX = 2**31 - 1
 """No count of tokens can be larger; engines hold them in 32 bits."""
@@ -226,5 +229,45 @@ def response_format_bytes(form: ResponseFormat | None) -> int:
 
 
 def text_bytes(text: str) -> int:
-    """UTF-8 bytes of a text: never fewer than its tokens."""
-    return len(text) if text.isascii() else len(text.encode())
+    """UTF-8 bytes of a text, and of what it becomes in a tokenizer that composes it first: never fewer than its tokens."""
+    return len(text) if text.isascii() else composed_bytes(text)
+
+
+def composed_bytes(text: str) -> int:
+    """The same for a text that is known not to be ASCII."""
+    size_bytes = len(text.encode())
+    if LENGTHENED.search(text) is not None:
+        size_bytes += LENGTHENED_BYTES * sum(1 for _ in LENGTHENED.finditer(text))
+    return size_bytes
+
+
+LENGTHENED = re.compile(
+    "[\u0344\u0958-\u095f\u09dc\u09dd\u09df\u0a33\u0a36\u0a59-\u0a5b\u0a5e\u0b5c\u0b5d\u0f43\u0f4d\u0f52\u0f57\u0f5c\u0f69"
+    "\u0f73\u0f75\u0f76\u0f78\u0f81\u0f93\u0f9d\u0fa2\u0fa7\u0fac\u0fb9\u2adc\ufa6c\ufacf-\ufad1\ufad5-\ufad7"
+    "\ufb1d\ufb1f\ufb2a-\ufb36\ufb38-\ufb3c\ufb3e\ufb40\ufb41\ufb43\ufb44\ufb46-\ufb4e"
+    "\U0001d15e-\U0001d164\U0001d1bb-\U0001d1c0]"
+)
+"""The 92 characters whose composed form (NFC) is longer in UTF-8; many a tokenizer composes text before it counts it."""
+LENGTHENED_BYTES = 8
+"""By how much at most: four bytes that become twelve."""
+
+DENSE_FROM_BYTES = 2_048
+"""Shorter texts are not looked at: what is wrong about them is little."""
+DENSE_SAMPLE_CHARS = 4_096
+DENSE_WORD_CHARS = 12
+"""A text with fewer spaces and line ends than one in so many characters is not made of words."""
+
+
+def is_dense(text: str) -> bool:
+    """Whether a text has long runs without a space: base64, identifiers, JSON without white space, numbers."""
+    sample = text[:DENSE_SAMPLE_CHARS]
+    return (sample.count(" ") + sample.count("\n")) * DENSE_WORD_CHARS < len(sample)
+
+
+def kind_of(size_bytes: int, beyond_bytes: int, dense_bytes: int, tools_bytes: int) -> str:
+    """What most of a prompt is made of. `beyond_bytes`: bytes more than characters, two of three in Chinese."""
+    if tools_bytes * 2 >= size_bytes:
+        return TOOLS
+    if beyond_bytes * 4 >= size_bytes:
+        return WIDE
+    return DENSE if dense_bytes * 4 >= size_bytes else TEXT
