@@ -65,7 +65,7 @@ log: {decisions: "{folder}/decisions/"}
 classes:
   interactive:
     share: 10
-    floor_ratio: 0.20
+    floor_ratio: 0.75
     slo: {ttft_s: 1.0, tpot_s: 1.0, e2e_s: 60}
     queue: {wait_s_max: 1.0}
   bulk:
@@ -82,6 +82,7 @@ pools:
     replicas: [{url: "{engine}", engine: vllm, exclusive: true}]
     active_requests_max: 17
     discipline: wfq
+    prefill: {heavy_tokens: 2000, heavy_max: 1}
 """
 
 

@@ -278,17 +278,24 @@ def test_B2_a_size_that_is_refused_is_tried_now_and_then_and_seldom_where_that_w
     prefill = PrefillTime()
     for step in range(20):
         prefill.observe(200, 3_000, 1.5, alone=False, now_s=step / 10)
-    documents(prefill, 2.0, 2.9)
-    assert upper_s(prefill, 200, 3_000, alone=False, now_s=2.9) > 1.0, "seen a second ago"
-    documents(prefill, 2.9, 3.0)
-    assert prefill.expected(200, 3_000, False, 3.0) is None, "one is let in"
-    prefill.sent(200, 3.0)
-    assert upper_s(prefill, 200, 3_000, alone=False, now_s=3.1) > 1.0, "one, and no more while it is on its way"
-    prefill.observe(200, 3_000, 2.5, alone=False, now_s=5.5)
-    documents(prefill, 5.6, 7.4)
-    assert upper_s(prefill, 200, 3_000, alone=False, now_s=7.4) > 1.0, "as late as foreseen: the next after 2 s"
-    documents(prefill, 7.4, 7.6)
-    assert prefill.expected(200, 3_000, False, 7.6) is None
+    documents(prefill, 2.0, 8.0)
+    assert upper_s(prefill, 200, 3_000, alone=False, now_s=8.0) > 1.0, "nobody was refused: there is nothing to try"
+    prefill.refused(200, 8.0)
+    prefill.refused(200, 8.9)
+    assert upper_s(prefill, 200, 3_000, alone=False, now_s=8.9) > 1.0
+    assert prefill.expected(200, 3_000, False, 9.0) is None, "one is let in, a second after the first was refused"
+    prefill.sent(200, 9.0)
+    prefill.refused(200, 9.1)
+    assert upper_s(prefill, 200, 3_000, alone=False, now_s=9.2) > 1.0, "one, and no more while it is on its way"
+    prefill.observe(200, 3_000, 2.5, alone=False, now_s=10.0)
+    assert upper_s(prefill, 200, 3_000, alone=False, now_s=11.0) > 1.0, "as late as foreseen: the next after 2 s"
+    assert prefill.expected(200, 3_000, False, 11.1) is None
+    prefill.sent(200, 11.1)
+    for _ in range(3):
+        prefill.observe(200, 3_000, 0.1, alone=False, now_s=11.2)
+        prefill.refused(200, 11.2)
+        prefill.sent(200, 12.3)
+    assert upper_s(prefill, 200, 3_000, alone=False, now_s=12.4) < 1.0, "they pass, and three were enough to see it"
 
 
 def documents(prefill: PrefillTime, from_s: float, to_s: float) -> None:

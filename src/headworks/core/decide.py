@@ -12,7 +12,7 @@ from headworks.core.checks import compare
 from headworks.core.class_gates import CLOSED
 from headworks.core.disciplines import Discipline, own_share
 from headworks.core.estimate import Estimator
-from headworks.core.forecast import forecast_of, wait_of
+from headworks.core.forecast import forecast_of, uncached, wait_of
 from headworks.core.lane import Lane
 from headworks.core.life import Life
 from headworks.core.policy import INFINITE_S, ClassPolicy, Policy
@@ -101,6 +101,8 @@ class Decider:
         if "tenant_capacity_exceeded" in failed and life.lane.service_class.on_tenant_full == "refuse":
             return "tenant_capacity_exceeded"
         if discipline.refuses_predicted and "queue_delay_exceeded" in failed:
+            if life.replica is not None:  # it had room: what is foreseen there is to be tried, not only believed
+                life.replica.prefill.refused(uncached(life.work, life.lane), now_s)
             return "queue_delay_and_kv_saturation" if "kv_saturation" in failed else "queue_delay_exceeded"
         if "queue_full" in failed and must_wait and not discipline.drops_oldest:
             return "queue_full"

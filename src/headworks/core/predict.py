@@ -39,7 +39,7 @@ FRESH_S = 3.0
 """What first tokens took under load is believed this long after the last one."""
 TRY_S = 1.0
 TRY_S_MAX = 16.0
-"""Of a size that nobody was sent of for so long one is tried, whatever is foreseen for it; seldom where that was right."""
+"""Of a size that was refused for so long one is tried, whatever is foreseen for it; the more seldom the more that was right."""
 TRIAL_WEIGHT = 5
 """One that was tried stands for those that were refused meanwhile."""
 AHEAD_WEIGHT = 0.1
@@ -185,13 +185,12 @@ class PrefillTime:
         "_alone",
         "_alone_beyond",
         "_alone_s",
-        "_begun_s",
         "_beyond",
         "_count",
-        "_heard_s",
         "_loaded_s",
         "_on_trial",
         "_plane",
+        "_refused_s",
         "_tries",
     )
 
@@ -211,26 +210,30 @@ class PrefillTime:
         self._plane = FittedPlane(keep_ratio=0.98)
         self._beyond: dict[int, Window] = {}
         """What it took beyond the fit, by the size of the prompt: a bin for each factor of four."""
-        self._begun_s = 0.0
-        self._heard_s: dict[int, float] = {}
-        """By the same sizes: when one was last sent or seen to begin."""
+        self._refused_s: dict[int, float] = {}
+        """By the same sizes: since when this has refused all of them."""
         self._tries: dict[int, float] = {}
-        """How long that has to be ago for one to be tried; 1 s where it is not here."""
+        """After how long one is tried; 1 s where it is not here."""
         self._on_trial: set[int] = set()
         self._count = 0
         self._ahead_tokens = 0.0
         """What recent requests found ahead of them, on average: what one that has to wait will find when it is sent."""
 
+    def refused(self, prompt_tokens: float, now_s: float) -> None:
+        """One of this size had room there, and what is foreseen here was against it."""
+        self._refused_s.setdefault(size_of(prompt_tokens), now_s)
+
     def sent(self, prompt_tokens: float, now_s: float) -> None:
         """One of this size goes there now."""
-        size = size_of(prompt_tokens)
-        if self._is_trial(size):
-            self._on_trial.add(size)
-        self._heard_s[size] = now_s
+        if self._refused_s:
+            size = size_of(prompt_tokens)
+            if self._is_trial(size, now_s):
+                self._on_trial.add(size)
+            self._refused_s.pop(size, None)
 
-    def _is_trial(self, size: int) -> bool:
-        """Others were measured for so long, and none of this size."""
-        return self._loaded_s - self._heard_s.get(size, self._begun_s) > self._tries.get(size, TRY_S)
+    def _is_trial(self, size: int, now_s: float) -> bool:
+        refused_s = self._refused_s.get(size)
+        return refused_s is not None and now_s - refused_s >= self._tries.get(size, TRY_S)
 
     def observe(self, prompt_tokens: float, ahead_tokens: int, took_s: float, alone: bool, now_s: float) -> None:
         """It was sent behind `ahead_tokens` of prompts. `alone`: nothing else of ours was in the engine."""
@@ -244,7 +247,6 @@ class PrefillTime:
         else:
             if now_s - self._loaded_s > FRESH_S:
                 self._forget_load()
-                self._begun_s = now_s
             self._loaded_s = now_s
         size = size_of(prompt_tokens)
         foreseen_s = self._plane.at(prompt_tokens, ahead_tokens)
@@ -257,7 +259,6 @@ class PrefillTime:
             if beyond is None:
                 beyond = self._beyond[size] = Window(BEYOND_KEPT)
             beyond.add(took_s - foreseen_s)
-        self._heard_s[size] = now_s
         self._plane.add(prompt_tokens, ahead_tokens, took_s)
         self._count += 1
         self._ahead_tokens += (ahead_tokens - self._ahead_tokens) * AHEAD_WEIGHT
@@ -282,7 +283,7 @@ class PrefillTime:
             if not self._alone_s or now_s - self._alone_s > FRESH_S:
                 return None
             return self._alone.at(prompt_tokens + (ahead_tokens or 0)), self._alone_beyond
-        if self._count < OBSERVATIONS_MIN or self._is_trial(size_of(prompt_tokens)):
+        if self._count < OBSERVATIONS_MIN or (self._refused_s and self._is_trial(size_of(prompt_tokens), now_s)):
             return None
         fitted_s = self._plane.at(prompt_tokens, self._ahead_tokens if ahead_tokens is None else ahead_tokens)
         return fitted_s, self._beyond.get(size_of(prompt_tokens))
