@@ -330,6 +330,10 @@ def _unnoted(request: str, key: RequestKey, request_id: str) -> None:
     """No decision log is kept, so no name has to be found again."""
 
 
+def _log_is_lost(said: str) -> None:
+    log.error("the decision log cannot be written, and what it lacks is lost: %s", said)
+
+
 def _http_error(status: int, code: str, message: str) -> tuple[reply.Headers, bytes]:
     return reply.http_error(status, code, message, clock.utc_s())
 
@@ -356,16 +360,11 @@ def _computes(settings: Settings) -> dict[str, ComputeWatch]:
 
 
 def _decision_log(settings: Settings) -> DecisionLog | None:
-    if settings.decision_log.directory is None:
+    given = settings.decision_log
+    if given.directory is None:
         return None
-    return DecisionLog(
-        Path(settings.decision_log.directory),
-        clock_s=clock.now_s,
-        wall_s=clock.utc_s,
-        rotate_bytes=settings.decision_log.rotate_bytes,
-        keep_days=settings.decision_log.keep_days,
-        on_failure=lambda said: log.error("the decision log cannot be written, and what it lacks is lost: %s", said),
-    )
+    bounds: dict[str, int] = {"rotate_bytes": given.rotate_bytes, "keep_days": given.keep_days}
+    return DecisionLog(Path(given.directory), clock_s=clock.now_s, wall_s=clock.utc_s, on_failure=_log_is_lost, **bounds)
 
 
 def _usage_journal(settings: Settings, policy: Policy, offset_s: float) -> UsageJournal | None:
