@@ -7,7 +7,6 @@ from random import Random
 import pytest
 
 from headworks.core.lengths import KEPT, KNOWN, Lengths, TenantLengths, _bucket, _edge
-from headworks.core.memory import RANK_STEP
 from headworks.core.peak import BUCKETS, Group, added, groups_of, peak_tokens, profile_of
 
 
@@ -93,60 +92,30 @@ def test_D4_a_length_lies_in_its_bucket_and_a_bucket_is_a_quarter_of_an_octave()
     assert _bucket(1 << 40) == _bucket(1 << 30), "the last one takes whatever is longer"
 
 
-def known(seed: int = 3) -> tuple[Lengths, list[int]]:
-    """Five hundred answers with a long tail."""
-    random = Random(seed)
-    lengths, seen = Lengths(), sorted(1 + int(random.lognormvariate(6.0, 1.0)) for _ in range(500))
+def test_D4_what_is_expected_more_is_the_mean_of_those_that_became_longer() -> None:
+    random = Random(3)
+    lengths, seen = Lengths(), [1 + int(random.expovariate(1 / 500)) for _ in range(500)]
     for tokens in seen:
         lengths.add(tokens)
-    return lengths, seen
-
-
-def test_D4_what_is_expected_more_is_what_that_part_of_the_longer_ones_came_to() -> None:
-    lengths, seen = known()
     for made in (0, 10, 100, 500, 1_000):
         longer = [tokens for tokens in seen if tokens > made]
-        for rank in (0.1, 0.3, 0.5, 0.7, 0.9):
-            more = longer[int(rank * len(longer))] - made
-            assert lengths.more_tokens(made, rank) == pytest.approx(more, rel=0.25, abs=0.05 * made + 2), f"{made} {rank}"
-
-
-def test_D4_of_many_as_many_are_still_there_as_usually_are() -> None:
-    """Ranks are spread evenly, so that the peak of many is that of the many that were: their mean would keep all until it."""
-    lengths, seen = known()
-    ranks = [number * RANK_STEP % 1.0 for number in range(1, 401)]
-    ours = peak_tokens([(lengths.more_tokens(0, rank) or 0, 1, 600) for rank in ranks])
-    true = peak_tokens([(seen[int(rank * len(seen))], 1, 600) for rank in ranks])
-    mean = peak_tokens([(sum(seen) // len(seen), 1, 600) for _ in ranks])
-    assert ours == pytest.approx(true, rel=0.05)
-    assert mean > 1.2 * true
-
-
-def test_D4_a_tenant_nobody_knows_is_like_all_tenants_together() -> None:
-    tenants = TenantLengths()
-    for _ in range(KNOWN):
-        tenants.of("known").add(1_000)
-    assert tenants.of("new").more_tokens(0, 0.5) == tenants.of("known").more_tokens(0, 0.5)
-    for _ in range(KNOWN):
-        tenants.of("new").add(10)
-    more = tenants.of("new").more_tokens(0, 0.5)
-    assert more is not None and more < 20
+        assert lengths.more_tokens(made) == pytest.approx(sum(longer) / len(longer) - made, rel=0.15)
 
 
 def test_D4_longer_than_all_that_was_seen_is_expected_to_double() -> None:
     lengths = Lengths()
     for _ in range(KNOWN):
         lengths.add(100)
-    assert lengths.more_tokens(1_000, 0.5) == 1_000
+    assert lengths.more_tokens(1_000) == 1_000
 
 
 def test_D4_nothing_is_said_before_enough_have_ended() -> None:
     lengths = Lengths()
     for _ in range(KNOWN - 1):
         lengths.add(100)
-    assert lengths.more_tokens(0, 0.5) is None
+    assert lengths.more_tokens(0) is None
     lengths.add(100)
-    assert lengths.more_tokens(0, 0.5) == pytest.approx(100, rel=0.15)
+    assert lengths.more_tokens(0) == pytest.approx(100, rel=0.15)
 
 
 def test_D4_old_lengths_fade() -> None:
@@ -155,8 +124,19 @@ def test_D4_old_lengths_fade() -> None:
         lengths.add(1_000)
     for _ in range(3 * KEPT):
         lengths.add(10)
-    more = lengths.more_tokens(0, 0.5)
+    more = lengths.more_tokens(0)
     assert more is not None and more < 200
+
+
+def test_D4_a_tenant_nobody_knows_is_like_all_tenants_together() -> None:
+    tenants = TenantLengths()
+    for _ in range(KNOWN):
+        tenants.of("known").add(1_000)
+    assert tenants.of("new").more_tokens(0) == tenants.of("known").more_tokens(0)
+    for _ in range(KNOWN):
+        tenants.of("new").add(10)
+    more = tenants.of("new").more_tokens(0)
+    assert more is not None and more < 20
 
 
 def test_D4_tenants_beyond_the_bound_share_one(monkeypatch: pytest.MonkeyPatch) -> None:

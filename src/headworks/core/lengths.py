@@ -1,23 +1,17 @@
 """How long the answers of one tenant are, and how much more is to be expected of one that is so long already.
 
-A reservation has to hold for one answer, so it is a high quantile (`core/estimate.py`). How much many answers take together
-is another question: so many of them as usual will end soon, and a few go on. Nobody knows which, but each can be given a
-*rank* from 0 to 1, evenly spread over all, and be expected to become as long as that part of its like did, among those that
-became longer than it is:
+A reservation has to hold for one answer, so it is a quantile (`core/estimate.py`). How much many answers take together is a
+sum, and the expectation of a sum is the sum of expectations: here it is the mean that counts. What is expected more of an
+answer that has `made` tokens is the mean of those that became longer, less `made`:
 
-    more(made, rank) = quantile(rank) of { length : length > made } − made
-
-Then of many at any time as many are still there as usually are. Taking the mean for each would keep all of them until it, and
-of lengths with a long tail most are much shorter. (It is what "Past-Future" scheduling draws at random.)
+    more(made) = E[length | length > made] − made
 
 Lengths are counted in buckets a quarter of an octave wide, which is as exact as such a forecast can be, so that a question
-costs a bisection. All counts are halved when `KEPT` have come, so old ones fade. An answer longer than any that was seen is
-expected to become twice as long: that is what long tails do.
+costs nothing but a look-up. All counts are halved when `KEPT` have come, so old ones fade. An answer longer than any that
+was seen is expected to become twice as long: that is what long tails do.
 """
 
 from __future__ import annotations
-
-from bisect import bisect_left
 
 PARTS = 4
 """Buckets to an octave."""
@@ -31,14 +25,14 @@ KNOWN = 20
 class Lengths:
     """Of one tenant in one pool; of all its tenants together as long as too few of its own are known."""
 
-    __slots__ = ("_all", "_counts", "_longer", "_total")
+    __slots__ = ("_all", "_counts", "_means", "_total")
 
     def __init__(self, all_tenants: Lengths | None = None) -> None:
         self._all = all_tenants
         self._counts = [0.0] * BUCKETS
         self._total = 0.0
-        self._longer: list[float] | None = None
-        """By bucket, and beyond the last: how many were in it or above, below zero so that they ascend. None: to be counted."""
+        self._means: list[float] | None = None
+        """By bucket: the mean length of those above its middle; 0.0 where there were none. None: to be made anew."""
 
     def add(self, tokens: int) -> None:
         """An answer has come to so many tokens."""
@@ -47,32 +41,27 @@ class Lengths:
             self._total /= 2
         self._counts[_bucket(tokens)] += 1.0
         self._total += 1.0
-        self._longer = None
+        self._means = None
         if self._all is not None:
             self._all.add(tokens)
 
-    def more_tokens(self, made_tokens: int, rank: float) -> int | None:
-        """What is to be expected beyond `made_tokens` of one that stands at `rank`; None while too few have ended."""
+    def more_tokens(self, made_tokens: int) -> int | None:
+        """What is to be expected beyond `made_tokens`; None while too few have ended."""
         if self._total < KNOWN:
-            return None if self._all is None else self._all.more_tokens(made_tokens, rank)
-        longer = self._longer or self._counted()
-        bucket = _bucket(made_tokens)
-        low, high = _edge(bucket), _edge(bucket + 1)
-        left = self._counts[bucket] * (high - max(low, made_tokens)) / (high - low) - longer[bucket + 1]
-        if left < 1e-6:
-            return max(1, made_tokens)
-        beyond = left * (1.0 - rank)
-        at = max(bucket, bisect_left(longer, -beyond, bucket + 1) - 1)
-        low, high, count = _edge(at), _edge(at + 1), self._counts[at]
-        length = high - (beyond + longer[at + 1]) / count * (high - low) if count else high
-        return max(1, int(length) - made_tokens)
+            return None if self._all is None else self._all.more_tokens(made_tokens)
+        mean_tokens = (self._means or self._learnt())[_bucket(made_tokens)]
+        return max(1, (int(mean_tokens) if mean_tokens else 2 * made_tokens) - made_tokens)
 
-    def _counted(self) -> list[float]:
-        longer = [0.0] * (BUCKETS + 1)
+    def _learnt(self) -> list[float]:
+        means = [0.0] * BUCKETS
+        count = tokens = 0.0
         for bucket in range(BUCKETS - 1, -1, -1):
-            longer[bucket] = longer[bucket + 1] - self._counts[bucket]
-        self._longer = longer
-        return longer
+            low, high, half = _edge(bucket), _edge(bucket + 1) - 1, self._counts[bucket] / 2
+            count, tokens = count + half, tokens + half * (low + 3 * high) / 4
+            means[bucket] = tokens / count if count else 0.0
+            count, tokens = count + half, tokens + half * (3 * low + high) / 4
+        self._means = means
+        return means
 
 
 class TenantLengths:

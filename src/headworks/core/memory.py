@@ -13,9 +13,8 @@ told of it only as fast as what is reserved goes down to it, or a preemption of 
 
 Above 1.0 the sum alone does not protect the memory any more. Whatever goes into that part has to pass a second check: the
 *future peak* (`core/peak.py`), with this and everything that runs there, has to stay within `PEAK_RATIO` of the memory. What
-an answer will still write is what its like did that became longer than it is (`core/lengths.py`); how far it is, by what
-was counted or by the time and the engine's clock, whichever is more. What all of them hold now is corrected by the engine's
-gauge, since prompts are estimated from above and may share memory. Below 1.0 nobody asks, so no peak is computed.
+an answer will still write is the mean of those that became longer than it is (`core/lengths.py`); how far it is, by what
+was counted or by the time and the engine's clock, whichever is more. Below 1.0 nobody asks, so nothing is computed.
 
 What runs here is looked at `LOOK_EVERY_S` at most, or when something came or went; one look passes over everything that runs
 here once, and an answer costs one sorting of it.
@@ -42,16 +41,9 @@ RISE_EVERY_S = 1.0
 SPARE_RATIO = 0.02
 """While the limit goes down, so much of the memory stays for those that grow."""
 QUIET_REQUESTS = 1000
-PEAK_RATIO = 0.9
+PEAK_RATIO = 0.95
 """The rest is for what nobody can foresee: that many are longer than their like at once."""
 LOOK_EVERY_S = 0.1
-HELD_RATIO_MIN, HELD_RATIO_MAX = 0.25, 2.0
-COMPARE_WEIGHT = 0.1
-"""Of one look at the gauge: it follows within ten of them."""
-RANK_STEP = 0.6180339887498949
-"""Multiples of the golden ratio, without their whole part, are spread most evenly, however many are left out between them."""
-NEW_RANK = 0.75
-"""Of one whose own rank is not known yet."""
 
 
 class Memory:
@@ -59,7 +51,6 @@ class Memory:
 
     __slots__ = (
         "_answers",
-        "_begun_tokens",
         "_groups",
         "_is_pressed",
         "_looked_requests",
@@ -71,7 +62,6 @@ class Memory:
         "_runs",
         "_told_tokens",
         "guarded_tokens",
-        "held_ratio",
         "kv_tokens",
         "others",
         "preemptions",
@@ -101,10 +91,6 @@ class Memory:
         """The limit that the ledger was told last."""
         self._risen_s = self._looked_s = float("-inf")
         self._groups: list[Group] = []
-        self._begun_tokens = 0
-        """What those are thought to hold that have begun to write."""
-        self.held_ratio = 1.0
-        """What the engine's gauge says that they hold ÷ that: prompts are estimated from above, and may share memory."""
         self._looked_requests = -1
         self._peak_of: Work | None = None
         self._peak_tokens = 0
@@ -151,12 +137,10 @@ class Memory:
         """An answer has ended there."""
         self._answers += 1
 
-    def sampled(self, before: ReplicaSample | None, sample: ReplicaSample, now_s: float) -> bool:
+    def sampled(self, before: ReplicaSample | None, sample: ReplicaSample) -> bool:
         """Count preemptions between two looks at the same engine. Whether the over-commit is another now."""
         if before is None or before.incarnation != sample.incarnation:
             return False
-        if sample.kv_used_ratio is not None and 2 * self._replica.tokens > (self.kv_tokens or UNKNOWN):
-            self._compare(sample.kv_used_ratio, now_s)
         new = (sample.preemptions_total or 0) - (before.preemptions_total or 0)
         if new <= 0:
             return False
@@ -167,15 +151,6 @@ class Memory:
             return False
         self.ratio = 1.0 + (self.ratio - 1.0) / 2
         return True
-
-    def _compare(self, kv_used_ratio: float, now_s: float) -> None:
-        """What is thought to be held with what the engine says is."""
-        assert self.kv_tokens is not None
-        self._look(now_s)
-        others_tokens = sum(held for _, _, held in self.others)
-        if self._begun_tokens + others_tokens:
-            ratio = kv_used_ratio * self.kv_tokens / (self._begun_tokens + others_tokens)
-            self.held_ratio += (min(max(ratio, HELD_RATIO_MIN), HELD_RATIO_MAX) - self.held_ratio) * COMPARE_WEIGHT
 
     def beat(self, now_s: float) -> bool:
         """Once a second: promise more, if that was wanted and nothing speaks against it. Whether the ledger has to be told."""
@@ -196,8 +171,7 @@ class Memory:
         elif work is self._peak_of:
             return self._peak_tokens
         self._peak_of = work
-        ratio, groups = self.held_ratio, [*self._groups, *self.others, self._group(work, lengths, 0, NEW_RANK)]
-        self._peak_tokens = peak_tokens([(remaining, count, int(held * ratio)) for remaining, count, held in groups])
+        self._peak_tokens = peak_tokens([*self._groups, *self.others, self._group(work, lengths, 0)])
         return self._peak_tokens
 
     def profile(self, now_s: float) -> Profile:
@@ -209,7 +183,6 @@ class Memory:
         name, iteration_s = self._replica.name, self._replica.iteration_s
         self._looked_requests, self._looked_s, self._peak_of = self._replica.requests, now_s, None
         groups = self._groups = []
-        self._begun_tokens = 0
         for life in self._runs.values():
             if life.execution.replica != name or life.state in (SETTLING, UNASKED):
                 continue
@@ -217,15 +190,12 @@ class Memory:
             made = life.output_tokens // work.sequences
             if begun_s is not None and iteration_s:
                 made = max(made, 1 + int((now_s - begun_s) / iteration_s))
-            made, rank = min(made, work.output_tokens), life.number * RANK_STEP % 1.0
-            remaining, count, held = self._group(work, life.lane.lengths, made, rank)
+            remaining, count, held = self._group(work, life.lane.lengths, min(made, work.output_tokens))
             groups.append((0 if life.state == LEAVING else remaining, count, held))
-            if life.first_byte_s is not None:
-                self._begun_tokens += held
 
-    def _group(self, work: Work, lengths: Lengths, made: int, rank: float) -> Group:
+    def _group(self, work: Work, lengths: Lengths, made: int) -> Group:
         """One execution that has made so many tokens of each of its samples, in whole blocks."""
-        more = lengths.more_tokens(made, rank)
+        more = lengths.more_tokens(made)
         remaining = work.output_tokens - made if more is None else min(more, work.output_tokens_max - made)
         count, capacity = work.sequences, self._replica.capacity
         held = work.prefill_tokens + count * (made + (capacity.block_tokens - 1 if capacity is not None else 0))

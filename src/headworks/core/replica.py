@@ -138,7 +138,7 @@ class Replica:
         moved = before is None or before.incarnation != sample.incarnation or before.iterations != sample.iterations
         self.step_s = iteration_s(before, sample)
         self.iteration_s = self.step_s or self.iteration_s
-        if self.policy.over_commit != 1.0 and self.memory.sampled(before, sample, now_s):
+        if sample.preemptions_total and self.memory.sampled(before, sample):
             self.tokens_max = self.memory.tokens_max
         if before is not None and before.incarnation != sample.incarnation:
             self.prefill.restarted()
