@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
+from headworks.config.settings import ReplicaSettings
 from headworks.engines.base import EngineError
 from headworks.engines.exporter import Exporter
 
@@ -57,3 +58,12 @@ class ComputeWatch:
                 self.failure = ""
                 self._read_s = self._clock_s()
             await asyncio.sleep(READ_EVERY_S)
+
+
+def compute_watches(replicas: Iterable[ReplicaSettings], clock_s: Callable[[], float]) -> dict[str, ComputeWatch]:
+    """Of the replicas that have an exporter."""
+    return {
+        one.name: ComputeWatch(one.name, Exporter(one.compute_url, clock_s), clock_s)
+        for one in replicas
+        if one.compute_url is not None
+    }
