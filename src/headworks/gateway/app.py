@@ -30,7 +30,7 @@ from headworks.gateway import clock, reply
 from headworks.gateway.accounts import WORKER, Accounts, Records
 from headworks.gateway.admin import admin_app
 from headworks.gateway.answers import Answers
-from headworks.gateway.compute_watch import compute_watches
+from headworks.gateway.compute_watch import watches
 from headworks.gateway.counting import Counting
 from headworks.gateway.decisions import DecisionLog
 from headworks.gateway.explanations import Explanations
@@ -82,9 +82,7 @@ class App:
         self.log = _decision_log(settings)
         self.usage = _usage_journal(settings, policy, self._utc_offset_s)
         records = Records(self.accounts, self.log, self.usage)
-        self.runner = Runner(
-            self.gate, self.store, self.engines, records, clock.now_s, compute_watches(settings.replicas, clock.now_s)
-        )
+        self.runner = Runner(self.gate, self.store, self.engines, records, clock.now_s, watches(settings, clock.now_s))
         self.facts = Facts(self.log)
         self.facts.began(name, boot, self._utc_offset_s, settings.ledger_url.partition(":")[0], policy)
         self.runner.on_looked = self._looked

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
-from headworks.config.settings import ReplicaSettings
+from headworks.config.settings import Settings
 from headworks.engines.base import EngineError
 from headworks.engines.exporter import Exporter
 
@@ -60,10 +60,10 @@ class ComputeWatch:
             await asyncio.sleep(READ_EVERY_S)
 
 
-def compute_watches(replicas: Iterable[ReplicaSettings], clock_s: Callable[[], float]) -> dict[str, ComputeWatch]:
+def watches(settings: Settings, clock_s: Callable[[], float]) -> dict[str, ComputeWatch]:
     """Of the replicas that have an exporter."""
     return {
         one.name: ComputeWatch(one.name, Exporter(one.compute_url, clock_s), clock_s)
-        for one in replicas
+        for one in settings.replicas
         if one.compute_url is not None
     }
