@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from headworks.config.settings import Settings
 from headworks.engines.base import EngineError
 from headworks.engines.exporter import Exporter
 
@@ -57,3 +58,12 @@ class ComputeWatch:
                 self.failure = ""
                 self._read_s = self._clock_s()
             await asyncio.sleep(READ_EVERY_S)
+
+
+def watches(settings: Settings, clock_s: Callable[[], float]) -> dict[str, ComputeWatch]:
+    """Of the replicas that have an exporter."""
+    return {
+        one.name: ComputeWatch(one.name, Exporter(one.compute_url, clock_s), clock_s)
+        for one in settings.replicas
+        if one.compute_url is not None
+    }
