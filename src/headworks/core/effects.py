@@ -119,8 +119,6 @@ class Outcome:
     """Of one that grew: when how many of its tokens had been counted."""
     told_s: float | None = None
     """When the gate was told of it; it had come to the gateway a moment before."""
-    number: int = 0
-    """In the order in which it was told of arrivals, several of which may come at one instant."""
 
 
 @dataclass(slots=True)

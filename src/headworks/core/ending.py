@@ -69,7 +69,6 @@ def outcome_record(life: Life, outcome: str, now_s: float) -> Outcome:
         request,
         life.marks,
         life.told_s,
-        life.number,
     )
 
 

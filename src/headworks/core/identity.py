@@ -72,6 +72,7 @@ class Identity:
             return False
         lane = desk.lane(request.key.tenant, request.service_class, request.pool)
         life = Life(request, 0, lane, NOTHING, BY_KEY)
+        life.told_s = now_s
         life.start_by_s = max(start_by_s(request, lane.service_class, 0.0), now_s + desk.policy.ask_late_s)
         desk.lives[request.id] = life
         self.claim(life, now_s)
@@ -116,6 +117,7 @@ class Identity:
         if claimed is None:
             return
         life.claim, life.sharers, life.subscribers = claimed.claim, claimed.sharers, claimed.subscribers
+        life.told_s = claimed.told_s
         desk.claims[life.claim] = life
         del desk.lives[life.request.id]  # its own client may have left
         for arrival in life.subscribers:

@@ -83,8 +83,7 @@ class App:
         self.usage = _usage_journal(settings, policy, self._utc_offset_s)
         records = Records(self.accounts, self.log, self.usage)
         self.runner = Runner(self.gate, self.store, self.engines, records, clock.now_s, watches(settings, clock.now_s))
-        self.facts = Facts(self.log)
-        self.facts.began(name, boot, self._utc_offset_s, settings.ledger_url.partition(":")[0], policy)
+        self.facts = Facts(self.log).began(name, boot, self._utc_offset_s, settings.ledger_url.partition(":")[0], policy)
         self.runner.on_looked = self._looked
         self.answers = _answers(settings)
         self.standing = Standing(

@@ -94,7 +94,6 @@ class OutcomeRecord(msgspec.Struct, gc=False):
     asked: Asked | None
     marks: list[tuple[float, int]] | None
     told_s: float | None
-    number: int
 
 
 class NameRecord(msgspec.Struct, gc=False):
@@ -304,7 +303,6 @@ def _logged_outcome(outcome: Outcome) -> OutcomeRecord:
         asked(outcome.request),
         outcome.marks,
         outcome.told_s,
-        outcome.number,
     )
 
 

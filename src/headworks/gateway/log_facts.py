@@ -96,11 +96,12 @@ class Facts:
         self._idle_until_s: dict[str, float] = {}
         """Replicas whose last sample in the log showed nothing inside, and until when that says enough."""
 
-    def began(self, gateway: str, boot: str, utc_offset_s: float, ledger: str, policy: Policy) -> None:
-        """The first lines of a life."""
+    def began(self, gateway: str, boot: str, utc_offset_s: float, ledger: str, policy: Policy) -> Facts:
+        """The first lines of a life; gives itself."""
         if self._log is not None:
             self._log.fact("began", Began(gateway, boot, __version__, utc_offset_s, ledger), "began")
             self.policy(policy)
+        return self
 
     def policy(self, policy: Policy) -> None:
         """It is in force from here on."""

@@ -212,7 +212,8 @@ class _Reading:
         if self._arrivals > ARRIVALS_MAX:
             raise LogError(f"more than {ARRIVALS_MAX:,} arrivals: choose a part of the log with --since and --until.")
         told_s = ended.told_s if ended.told_s is not None else decided.decided_s if decided is not None else ended.arrived_s
-        place = decided.place if decided is not None and decided.outcome != "admit" else 0
+        as_it_came = decided is not None and decided.outcome != "admit" and not ended.asked.key_given
+        place = decided.place if decided is not None and as_it_came else 0
         now.life.arrivals.append(Arrival(told_s, ended, place, self._lines, granted_place))
 
     def lives(self) -> list[Life]:
@@ -225,7 +226,7 @@ class _Reading:
         for one in found:
             life = one.life
             life.arrivals += _unfinished(one)
-            life.arrivals.sort(key=lambda arrival: (arrival.at_s, arrival.ended.number))
+            life.arrivals.sort(key=lambda arrival: (arrival.at_s, arrival.ended.arrived_s))
             life.facts.sort(key=lambda fact: fact[0])
             life.policies.sort(key=lambda policy: policy[0])
             life.late = _joined(life.late)

@@ -58,7 +58,6 @@ class Ended(msgspec.Struct, gc=False, frozen=True):
     asked: Asked | None = None
     marks: tuple[tuple[float, int], ...] | None = None
     told_s: float | None = None
-    number: int = 0
 
     @property
     def stopped_s(self) -> float:
