@@ -62,10 +62,8 @@ class Lives(Records):
             return self._short(command, turns, shortfalls)
         passing: Sequence[Mark] = ()
         marks = turns.marks
-        others_wait = marks and (len(marks) > 1 or (command.flow, command.owner) not in marks)
-        if self.now_ms < replica.yield_until_ms or (
-            others_wait and turns.anybody_before(command.flow, command.owner, self.now_ms)
-        ):
+        somebody_first = marks and turns.anybody_before(command.flow, command.owner, self.now_ms)
+        if somebody_first or self.now_ms < replica.yield_until_ms:
             self.counters.give(command.charges, taken)
             must_yield, passing = self._whose_turn(command, turns, replica)
             if must_yield:
@@ -117,10 +115,9 @@ class Lives(Records):
 
     def _told(self, outcome: str, command: Reserve, turns: Turns, state: str, shortfalls: tuple[Shortfall, ...]) -> Answer:
         """An answer with what the whole fleet has waiting (B2)."""
-        answer = plain_answer("reserve", command.execution, outcome, state, command.owner, self.sequence, None, "")
-        answer.shortfalls = shortfalls
-        answer.waiting_tokens, answer.slots_tokens = turns.waiting_tokens(self.now_ms), turns.slots_tokens()
-        return answer
+        execution, owner, sequence = command.execution, command.owner, self.sequence
+        waiting, slots = turns.waiting_tokens(self.now_ms), turns.slots_tokens()
+        return Answer("reserve", execution, outcome, 0, state, shortfalls, None, "", owner, sequence, waiting, slots)
 
     def _admit(self, entry: Entry | None, command: Reserve, replica: Replica, taken: Sequence[Counter]) -> Entry:
         """Write the record of what has just been charged."""
