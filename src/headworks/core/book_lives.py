@@ -62,8 +62,8 @@ class Lives(Records):
             return self._short(command, turns, shortfalls)
         passing: Sequence[Mark] = ()
         marks = turns.marks
-        others_wait = marks and (len(marks) > 1 or (command.flow, command.owner) not in marks)
-        if others_wait or self.now_ms < replica.yield_until_ms:
+        somebody_first = marks and turns.anybody_before(command.flow, command.owner, self.now_ms)
+        if somebody_first or self.now_ms < replica.yield_until_ms:
             self.counters.give(command.charges, taken)
             must_yield, passing = self._whose_turn(command, turns, replica)
             if must_yield:

@@ -119,6 +119,11 @@ class Turns:
         self.slots: dict[Owner, int] = {}
         """Work of the return slots each gateway has open."""
 
+    def anybody_before(self, flow: Flow, owner: Owner, now_ms: int) -> bool:
+        """Whether somebody else has a tag that is not above this flow's: only then is there anything to yield to or to pass."""
+        self._expire(now_ms)
+        return any(mark.owner != owner or mark.flow != flow for mark, _ in self._not_behind(flow))
+
     def must_yield(self, flow: Flow, owner: Owner, charges: Charges, lacking: Lacking, now_ms: int) -> tuple[bool, list[Mark]]:
         """Whether this ask has to let another go first; if not, the marks that its grant would pass."""
         own = self._fresh(flow, owner, now_ms)

@@ -81,8 +81,8 @@ NOWHERE = Execution("", "")
 class Life:
     """One arrival on its way through this gateway, or one attempt of it that must still be settled.
 
-    Everything is set when it is made, though most lives change little of it: what is looked up on the class instead costs ten
-    times as much each time, and every request looks fifty times.
+    Everything is set when it is made, though most lives change little of it: what is looked up on the class instead costs
+    several times as much, and every request looks some fifty times.
     """
 
     # fmt: off

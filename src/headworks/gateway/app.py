@@ -167,8 +167,7 @@ class App:
         """
         assert not self.fixed(settings), "the caller asked before"
         others = await self._other_usage(policy)
-        self.policy = policy
-        self.settings = settings
+        self.policy, self.settings = policy, settings
         self.proxy.change_policy(policy)
         self.models.change_policy(policy)
         self.key_watch.change(settings, policy)
