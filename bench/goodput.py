@@ -119,8 +119,8 @@ Run = Callable[[Callable[..., Any], Iterable[Any]], Iterable[Any]]
 
 def measure(options: argparse.Namespace, run: Run) -> dict[str, Any]:
     """Saturation of every trace, its peak, then every policy at every multiple."""
-    report: dict[str, Any] = {"engine": options.engine, "seeds": options.seeds, "saturation": {}, "traces": {}}
-    report["variations"] = {}
+    report: dict[str, Any] = {"engine": options.engine, "seeds": options.seeds, "requests": options.requests}
+    report |= {"saturation": {}, "traces": {}, "variations": {}}
     for name in options.traces:
         plain = ground(name, options.engine, Variation())
         found = measured(plain, list(range(1, options.seeds + 1)), options.requests)
