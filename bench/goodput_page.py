@@ -54,10 +54,11 @@ def page(report: dict[str, Any]) -> str:
     lines = [
         "# Goodput past saturation",
         "",
-        f"Measured {today} by `bench/goodput.py` in virtual time on the engine model `{report['engine']}`, {report['seeds']} seeds,",
-        f"{report['requests']} requests at saturation in what is counted. How everything is defined and decided stands in the head",
-        "of the bench; why so, in [decision 20](decisions/0020-goodput.md). `k` is the load ÷ the measured saturation. A peak is",
-        "low where bursts or a few long prompts keep 99 % of the promises only at a low rate: then more than 1 is possible past it.",
+        f"Measured {today} by `bench/goodput.py` in virtual time, engine model `{report['engine']}`, {report['seeds']} seeds,",
+        f"{report['requests']} requests at saturation in what is counted. How everything is defined and decided stands in",
+        "the head of the bench; why, in [decision 20](decisions/0020-goodput.md). `k` is the load ÷ the measured saturation.",
+        "A peak is low where bursts or a few long prompts keep 99 % of the promises only at a low rate: then more than 1 is",
+        "possible past it.",
         "`oracle` knows every output. Intervals over the seeds are in the JSON.",
         "",
     ]
