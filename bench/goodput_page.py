@@ -52,13 +52,19 @@ def page(report: dict[str, Any]) -> str:
     """Markdown."""
     today = datetime.now(UTC).date().isoformat()
     lines = [
-        f"Measured {today} in virtual time, engine `{report['engine']}`, {report['seeds']} seeds. `k`: load ÷ saturation.",
+        "# Goodput past saturation",
+        "",
+        f"Measured {today} by `bench/goodput.py` in virtual time, engine model `{report['engine']}`, {report['seeds']} seeds,",
+        f"{report['requests']} requests at saturation in what is counted. How everything is defined and decided stands in",
+        "the head of the bench; why, in [decision 20](decisions/0020-goodput.md). `k` is the load ÷ the measured saturation.",
+        "A peak is low where bursts or a few long prompts keep 99 % of the promises only at a low rate: then more than 1 is",
+        "possible past it.",
+        "`oracle` knows every output. Intervals over the seeds are in the JSON.",
         "",
     ]
     for trace, found in report["saturation"].items():
-        lines.append(
-            f"- {trace}: saturation {found['requests_per_s']:.2f} requests/s, {found['inside_mean']:.1f} inside on average"
-        )
+        tokens_per_s = found["peak"]["goodput_tokens_per_s"]
+        lines.append(f"- {trace}: saturation {found['requests_per_s']:.2f} requests/s, peak {tokens_per_s:,.0f} tokens/s")
     for place, policies in _compared(report):
         lines += ["", f"## {place}", "", *_table(policies)]
     lines += ["", "## Targets that are missed", "", *([f"- {one}" for one in missed(report)] or ["None."])]
