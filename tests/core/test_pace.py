@@ -292,26 +292,6 @@ def test_B8_only_a_prompt_of_known_size_that_was_alone_says_how_quickly_tokens_a
     assert limit.value < grown
 
 
-<<<<<<< HEAD
-=======
-def test_B8_after_trouble_the_limit_comes_back_the_quicker_the_longer_ago_it_was_while_somebody_waits_for_it() -> None:
-    """By 0.2 % for each second since, a second: 2.2 % at the first of these looks, 4 % at the tenth."""
-    limit = RunningLimit(None)
-    for _ in range(42):
-        limit.first_token(0.1, 1.0, running=limit.value, now_s=0.0, prompt_tokens=1_000)
-    limit.first_token(1.0, 1.0, running=50, now_s=1.0, prompt_tokens=1_000)
-    assert limit.value == 45
-    for second in range(2, 12):
-        limit.look(45, 45, None, None, float(second))
-    assert limit.value == 45, "nobody waits"
-    for second in range(12, 22):
-        limit.reached = True
-        limit.look(45, 45, None, None, float(second))
-    assert limit.value == int(45 * prod(1 + 0.002 * since_s for since_s in range(11, 21)))
-    assert limit.value == 61
-
-
->>>>>>> goodput
 def test_B8_what_waits_inside_to_be_read_is_no_sign_that_places_are_missing() -> None:
     """Five of ours wait in the engine, and five of ours have not begun: three looks at them lower nothing."""
     pool = Pool(PoolPolicy("p", ("m",), (ReplicaPolicy("p/0"),)))
