@@ -59,7 +59,7 @@ def page(report: dict[str, Any]) -> str:
         "the head of the bench; why, in [decision 20](decisions/0020-goodput.md). `k` is the load ÷ the measured saturation.",
         "A peak is low where bursts or a few long prompts keep 99 % of the promises only at a low rate: then more than 1 is",
         "possible past it.",
-        "`oracle` knows every output. Intervals over the seeds are in the JSON.",
+        "`oracle` knows every output. Intervals over the seeds are in what `--json` prints.",
         "",
     ]
     for trace, found in report["saturation"].items():
