@@ -42,7 +42,7 @@ def test_a_good_file_shows_what_will_be_enforced(file: Path, capsys: pytest.Capt
     )
     assert "pool llama a; ≤ 40000 tokens, sequences as the engines say; KV ≤ 0.85; next by wfq;" in text
     assert "replica llama/0 vllm at http://127.0.0.1:8000; proves a stop by E1, E3a, E3b, E4" in text
-    assert f"{file} can be used; 1 warning." in text
+    assert f"{file} can be used; no warnings." in text
     assert KEY not in text
 
 
@@ -79,7 +79,7 @@ def test_json_has_problems_warnings_and_what_will_be_enforced(file: Path, capsys
     assert run(["check", str(file), "--json"]) == 0
     text = capsys.readouterr().out
     found = json.loads(text)
-    assert (found["holds"], found["problems"], len(found["warnings"])) == (True, [], 1)
+    assert (found["holds"], found["problems"], len(found["warnings"])) == (True, [], 0)
     assert found["enforced"]["tenants"]["acme"]["active_tokens_max"] == 15_000
     assert found["enforced"]["pools"]["llama"]["replicas"]["llama/0"]["evidence"] == ["E1", "E3a", "E3b", "E4"]
     assert KEY not in text

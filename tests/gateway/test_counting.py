@@ -106,6 +106,15 @@ def prompt(text: str, **more: Any) -> bytes:
     return call("/v1/chat/completions", body=body)
 
 
+async def counted_work_of(made_scene: Scene, payload: bytes) -> dict[str, Any]:
+    """The same where it is counted in time; on a busy machine that may take another try."""
+    for _ in range(20):
+        work = await work_of(made_scene, payload)
+        if work["basis"] == "counted":
+            return work
+    raise AssertionError("it was never counted")
+
+
 async def work_of(made_scene: Scene, payload: bytes) -> dict[str, Any]:
     answer = await made_scene.ask(payload)
     assert answer.status == 200, answer.body
@@ -121,7 +130,7 @@ def test_C1_long_prompts_are_counted_where_their_model_has_a_tokenizer(tmp_path:
     async def steps() -> None:
         models = {"tiny": {"tokenizer": file(tmp_path)}}
         async with scene(models=models, pool={"estimate": {"tokenizer_from_chars": 4_000}}) as made_scene:
-            work = await work_of(made_scene, prompt(LONG))
+            work = await counted_work_of(made_scene, prompt(LONG))
             assert (work["basis"], work["prefill_tokens"]) == ("counted", exact + 8 + 32)
             assert (await work_of(made_scene, prompt("short")))["basis"] == "bytes"
             other = made_scene.text(models={"tiny": {"tokenizer": "elsewhere.json"}})
@@ -134,8 +143,7 @@ def test_C1_a_short_prompt_is_counted_where_its_bytes_leave_open_if_it_fits(tmp_
     async def steps() -> None:
         models = {"tiny": {"tokenizer": file(tmp_path)}}
         async with scene(models=models, pool={"active_tokens_max": 2_000}) as made_scene:
-            work = await work_of(made_scene, prompt(LONG[:3_000]))
-            assert work["basis"] == "counted"
+            assert (await counted_work_of(made_scene, prompt(LONG[:3_000])))["prefill_tokens"] < 2_000
             assert (await work_of(made_scene, prompt(LONG[:300])))["basis"] == "bytes"
 
     run("asyncio", steps())
