@@ -8,8 +8,8 @@ Candès 2021). After each request whose time was seen
 
 so over any n requests in a row the share that was missed differs from 1 − coverage by the change of the tail ÷ (STEP · n).
 That is an identity and asks nothing of the engine: while the tail is not stopped at `TAIL_MIN` or `TAIL_MAX`, it is at most
-2 % over 500. Below zero the bound is beyond the largest of what was seen, by that part of it; the tail stops, because a debt of
-many misses in one burst would otherwise be paid for by refusing, for long, what would have been on time.
+2 % over 500. Below zero the bound is the largest of what was seen; the tail stops, because a debt of many misses in one burst
+would otherwise be paid for by refusing, for long, what would have been on time.
 
 What was missed is heard of late, and a level that is moved faster than that swings: with many bounds outstanding the step is
 smaller (`DAMPED`).

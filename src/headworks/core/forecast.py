@@ -163,22 +163,14 @@ def _above(fitted_s: float, beyond: Window | None, tail_ratio: float, buffer_rat
     """What it stays under but for `tail_ratio`. Below the fit where prompts of this size are let pass others."""
     if beyond is None or beyond.count < BEYOND_MIN:
         return fitted_s * buffer_ratio
-    return max(0.0, fitted_s + _beyond(beyond, tail_ratio))
-
-
-def _beyond(seen: Window, tail_ratio: float) -> float:
-    """All but this part of them; below zero more than any, as far as misses are owed: nothing seen yet was enough."""
-    if tail_ratio > 0.0:
-        return seen.quantile(1.0 - tail_ratio)
-    largest = seen.quantile(1.0)
-    return largest - tail_ratio * abs(largest)
+    return max(0.0, fitted_s + beyond.quantile(1.0 - tail_ratio if tail_ratio > 0.0 else 1.0))
 
 
 def _after(point_s: float, spread_s: float, bounds: Bounds, buffer_ratio: float) -> float:
     """The same behind a wait, which is off by more the longer it is."""
     if spread_s <= 0.0 or bounds.waits.count < BEYOND_MIN:
         return point_s * buffer_ratio
-    return max(0.0, point_s + spread_s * _beyond(bounds.waits, bounds.firsts.tail_ratio))
+    return max(0.0, point_s + spread_s * bounds.waits.quantile(1.0 - max(0.0, bounds.firsts.tail_ratio)))
 
 
 def _whole(work: Work, lane: Lane, replica: Replica | None, point_s: float) -> tuple[float | None, float | None]:
