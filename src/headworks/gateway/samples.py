@@ -93,7 +93,8 @@ class Sampler:
             left_s = self._wanted_s - self._clock_s()
             if left_s <= 0:
                 return
-            try:
-                await asyncio.wait_for(self._wake.wait(), None if left_s == float("inf") else left_s)
+            try:  # not `wait_for`: where a wish and a cancel meet, Python 3.11 loses the cancel there, and closing never ends
+                async with asyncio.timeout(None if left_s == float("inf") else left_s):
+                    await self._wake.wait()
             except TimeoutError:
                 return
