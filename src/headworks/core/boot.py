@@ -198,9 +198,12 @@ class Boot:
 
     def _learn_others(self, profiles: dict[str, Profile]) -> None:
         for pool in self._desk.pools.values():
+            moved = False
             for replica in pool.replicas.values():
+                before_tokens = replica.memory.unguarded_tokens
                 replica.memory.learn_others(profiles.get(replica.name, ()))
-            if profiles:
+                moved = moved or replica.memory.unguarded_tokens != before_tokens
+            if moved:
                 pool.learn_capacity()
 
     def ledger_lost(self, event: LedgerLost, now_s: float) -> None:

@@ -57,7 +57,10 @@ class Changes:
         if replica is None:
             return None
         pool = self._pool_of(replica)
+        before_tokens = replica.tokens_max
         replica.sampled(sample, now_s)
+        if replica.tokens_max != before_tokens:
+            pool.learn_capacity()
         control.looked(pool, replica, self._desk.policy.classes, now_s)
         self._course.sampled(replica, sample, now_s)
         self._boot.sampled(replica, sample, now_s)

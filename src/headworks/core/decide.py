@@ -101,7 +101,7 @@ class Decider:
         if "tenant_capacity_exceeded" in failed and life.lane.service_class.on_tenant_full == "refuse":
             return "tenant_capacity_exceeded"
         if discipline.refuses_predicted and "queue_delay_exceeded" in failed:
-            if life.replica is not None:  # it had room: what is foreseen there is to be tried, not only believed
+            if life.replica is not None and _reads_too_long(life):  # that is to be tried, not only believed
                 life.replica.prefill.refused(uncached(life.work, life.lane), now_s)
             return "queue_delay_and_kv_saturation" if "kv_saturation" in failed else "queue_delay_exceeded"
         if "queue_full" in failed and must_wait and not discipline.drops_oldest:
@@ -170,6 +170,14 @@ class Decider:
 
 
 NEVER = "request_exceeds_capacity"
+
+
+def _reads_too_long(life: Life) -> bool:
+    """It had room, and what is foreseen of its reading alone was against it."""
+    forecast, promise_s = life.forecast, life.lane.service_class.ttft_slo_s
+    if promise_s is None:
+        return False
+    return forecast.prefill_s > promise_s or (forecast.basis == "room" and (forecast.ttft_s or 0.0) > promise_s)
 
 
 def _position(lane: Lane) -> int:

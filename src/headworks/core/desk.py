@@ -52,6 +52,8 @@ class Desk:
         """Execution id → life, from the claim of a key for it until it has ended or the key was given back."""
         self.arrivals = 0
         self._lanes: dict[tuple[str, str, str], Lane] = {}
+        self._cached_ratios: dict[tuple[str, str, str], float] = {}
+        """What lanes before the last reload had found; bounded by the lanes of known tenants."""
         self._seed = seed
         self._blocks = 0
         self._ids: list[str] = []
@@ -77,6 +79,8 @@ class Desk:
         """The new policy for everything from here on. What runs keeps its charges; measurements are kept."""
         self.policy = policy
         self.decider.policy = policy
+        found = self._cached_ratios | {key: lane.cached_ratio for key, lane in self._lanes.items() if lane.cached_ratio}
+        self._cached_ratios = {key: ratio for key, ratio in found.items() if key[0] in policy.tenants}
         self._lanes.clear()
         for name, pool_policy in policy.pools.items():
             pool = self.pools.get(name)
@@ -101,6 +105,7 @@ class Desk:
                 use = self.tenants[tenant] = TenantUse(TenantPolicy(tenant), self.policy.prices, self._utc_offset_s)
             promise = self.policy.classes.get(service_class) or ClassPolicy(service_class)  # deleted likewise
             lane = Lane(use, promise, self.pools[pool], self.policy)
+            lane.cached_ratio = self._cached_ratios.get((tenant, service_class, pool), 0.0)
             self._lanes[tenant, service_class, pool] = lane
         return lane
 

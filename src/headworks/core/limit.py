@@ -223,7 +223,8 @@ class RunningLimit:
 
     def _follow(self, promise_s: float, reached: bool) -> None:
         knee = self.pace.knee(promise_s)
-        assert knee is not None
+        if knee is None:
+            return
         self._is_tenable = not self.pace.is_fitted or self.pace.step_s(1.0) <= promise_s
         if not self._is_tenable:
             self._by_pace = NO_LIMIT

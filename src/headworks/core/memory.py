@@ -141,7 +141,9 @@ class Memory:
         """Count preemptions between two looks at the same engine. Whether the over-commit is another now."""
         if before is None or before.incarnation != sample.incarnation:
             return False
-        new = (sample.preemptions_total or 0) - (before.preemptions_total or 0)
+        if sample.preemptions_total is None or before.preemptions_total is None:
+            return False  # a page without the counter is no engine that never preempted
+        new = sample.preemptions_total - before.preemptions_total
         if new <= 0:
             return False
         self.preemptions += new

@@ -11,7 +11,8 @@ This is the estimate of "Past-Future" scheduling (arXiv 2507.10150). It is exact
 sequence makes a token in each step. Sums of reservations are not: they hold as if all were longest at the same instant.
 
 What runs at other gateways is known from profiles: how many sequences have about so much to write, and what they hold, in
-`BUCKETS` powers of two. Profiles add up, and one counts every sequence at the upper edge of its bucket: never too little.
+`BUCKETS` powers of two. Profiles add up, and one counts every sequence at the upper edge of its bucket: never too little,
+as long as no answer may write more than 2 ** 17.
 """
 
 from __future__ import annotations

@@ -27,6 +27,8 @@ WINDOW_S = 20.0
 SERVICE_GAPS_MAX = 1024
 SERVICE_WINDOW_S = 300.0
 """The same for what is told of a pool: a service rate within ±10 % takes hundreds of gaps (C4)."""
+GAP_S_MIN = 1e-6
+"""Less is what rounding leaves of a sum."""
 NORMAL_95 = 1.96
 """Standard errors on either side that hold 95 % of a mean."""
 SPREADS = 3.0
@@ -63,6 +65,7 @@ class DrainRate:
     """Tokens and requests per second that leave the queue of one pool while something waits."""
 
     __slots__ = (
+        "_at_once",
         "_gap_s",
         "_gap_s_squared",
         "_gap_tokens",
@@ -87,6 +90,8 @@ class DrainRate:
         self._window_s = window_s
         self._gaps: deque[tuple[float, int, int]] = deque()
         self._gap_s = 0.0
+        self._at_once = 0
+        """Gaps of no time at the end of them."""
         self._gap_s_squared = self._gap_tokens = self._tokens_squared = 0.0
         self._tokens = 0
         self._requests = 0
@@ -115,7 +120,13 @@ class DrainRate:
         self.is_backlogged = False
 
     def _add(self, gap_s: float, tokens: int, requests: int) -> None:
-        self._gaps.append((gap_s, tokens, requests))
+        self._at_once = self._at_once + 1 if gap_s == 0.0 else 0
+        if self._at_once > self._gaps_max // 2:  # one window of grants in one instant would say that no time passes
+            _, before_tokens, before_requests = self._gaps.pop()
+            self._tokens_squared += 2.0 * before_tokens * tokens
+            self._gaps.append((0.0, before_tokens + tokens, before_requests + requests))
+        else:
+            self._gaps.append((gap_s, tokens, requests))
         self._gap_s += gap_s
         self._gap_s_squared += gap_s * gap_s
         self._gap_tokens += gap_s * tokens
@@ -123,6 +134,8 @@ class DrainRate:
         self._tokens += tokens
         self._requests += requests
         while len(self._gaps) > self._gaps_max or (self._gap_s > self._window_s and len(self._gaps) > GAPS_MIN):
+            if self._gap_s - self._gaps[0][0] < GAP_S_MIN:
+                break  # it is the only one in which time passed
             gone_s, gone_tokens, gone_requests = self._gaps.popleft()
             self._gap_s -= gone_s
             self._gap_s_squared -= gone_s * gone_s
@@ -283,7 +296,9 @@ class PrefillTime:
             if not self._alone_s or now_s - self._alone_s > FRESH_S:
                 return None
             return self._alone.at(prompt_tokens + (ahead_tokens or 0)), self._alone_beyond
-        if self._count < OBSERVATIONS_MIN or (self._refused_s and self._is_trial(size_of(prompt_tokens), now_s)):
+        if self._count < OBSERVATIONS_MIN:
+            return None
+        if self._refused_s and ahead_tokens is not None and self._is_trial(size_of(prompt_tokens), now_s):
             return None
         fitted_s = self._plane.at(prompt_tokens, self._ahead_tokens if ahead_tokens is None else ahead_tokens)
         return fitted_s, self._beyond.get(size_of(prompt_tokens))

@@ -144,8 +144,12 @@ class Pressure:
         return wanted if wanted < SCALE_IN_RATIO else 1.0
 
     def _wanted_ratio(self) -> float:
-        reserved_tokens = self._pool.tokens
-        return self.utilisation_ratio * (self.demanded_tokens / reserved_tokens if reserved_tokens else 1.0)
+        pool = self._pool
+        if pool.tokens:
+            return self.utilisation_ratio * self.demanded_tokens / pool.tokens
+        if pool.tokens_max:  # nothing runs: whatever is wanted is refused, or waits
+            return max(self.utilisation_ratio, self.demanded_tokens / pool.tokens_max)
+        return self.utilisation_ratio
 
     def hold(self, rank_ratio: float, now_s: float) -> Row | None:
         """What keeps work of a class of this rank from starting now."""

@@ -119,7 +119,7 @@ class Reading:
         self._measured_tokens = self._measured_tokens * KEEP_RATIO + tokens
         self._measured_s = self._measured_s * KEEP_RATIO + took_s
         caps = self._caps()
-        if not _moved(self.tokens_max, caps[0]):
+        if not _moved(self.tokens_max, caps[0]) and not _moved(self.heavy_max, caps[1]):
             return False
         self.tokens_max, self.heavy_max = caps
         return True

@@ -108,7 +108,8 @@ class Refusing:
         """A full queue lets its oldest go for the newcomer: the newest still have their time."""
         lane, queue = life.lane, life.lane.pool.queue
         if queue.of_class(lane.service_class.name).requests >= lane.queue_max:
-            oldest = min((line.first() for line in queue.lines.values()), key=lambda waiting: waiting.number)
+            own = (line.first() for line in queue.lines.values() if line.flow[0] == lane.flow[0])
+            oldest = min(own, key=lambda waiting: waiting.number)
             self.unqueue(oldest)
             self.turn_away(oldest, "queue_full", now_s)
 

@@ -104,8 +104,8 @@ class Replica:
         self.incarnation_told = ""
         """The last one the ledger has answered for; until then it is told again with every sample."""
         self.incarnation_asked = ""
-        self.stamps_asked: tuple[str, ...] = ()
         """The incarnation the ledger was last told."""
+        self.stamps_asked: tuple[str, ...] = ()
         self.incarnation_number = 0
         """The number the ledger gave the newest incarnation."""
         self.reader_sequence = 0
