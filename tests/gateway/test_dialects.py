@@ -384,3 +384,14 @@ def test_A6_fingerprint_is_of_what_matters_however_written() -> None:
 
 def test_A6_fingerprint_knows_the_route() -> None:
     assert asked(prompted("x", max_tokens=16), completions).fingerprint() != asked(talk(max_tokens=16)).fingerprint()
+
+
+def test_C1_tools_that_would_be_written_very_long_are_bounded_and_not_written() -> None:
+    """Many numbers in a deep list: each may stand on a line of its own, indented. Nobody writes that down to count it."""
+    deep: object = [0] * 200_000
+    for _ in range(50):
+        deep = [deep]
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "default": deep}}}]
+    written = 5 + 8 + 64 + len(json.dumps(tools, indent=4))
+    found = asked(talk(tools=tools)).prompt_bytes
+    assert written < found <= written + 200_060 * (4 * 20), "the most it can be, twelve levels deeper than it is"

@@ -123,3 +123,22 @@ def test_F1_a_fault_of_one_arrival_reaches_its_own_caller_and_no_other() -> None
         runner._timer.cancel()
 
     asyncio.run(steps())
+
+
+class Broken(Caller):
+    """Answering it fails, which is a fault of ours."""
+
+    def refuse(self, decision: Decision, usage: Usage | None = None) -> None:
+        raise RuntimeError("no answer")
+
+
+def test_F1_a_refusal_that_cannot_be_told_fails_its_caller_and_leaves_nobody_waiting() -> None:
+    async def steps() -> None:
+        runner = await ready(Asked())
+        runner.feed(events.Drain(1_000.0))
+        broken = Broken("r1")
+        runner.admit(broken)
+        await asyncio.sleep(0)
+        assert isinstance(broken.fault, RuntimeError)
+
+    asyncio.run(steps())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -43,6 +44,8 @@ def calibrate(
     shares = shares_of(mix)
     if out.exists() and not force:
         could_not(f"{out} is there already; --force writes over it, --out writes another.", VERB)
+    if not os.access(out.parent, os.W_OK):
+        could_not(f"{out} cannot be written: {out.parent} is no directory that may be written into.", VERB)
     try:
         found = asyncio.run(probe(address, key, time.monotonic))
         headers = () if key is None else (("Authorization", f"Bearer {key}"),)

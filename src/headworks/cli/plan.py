@@ -16,6 +16,7 @@ import msgspec
 import typer
 from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from headworks.config import build, load
@@ -28,6 +29,8 @@ from headworks.tools.plan import plan as made
 from headworks.tools.plan_page import FIRST_FIGURES, both, control_sentence, first_tenants, plan_page
 
 REFERENCE = re.compile(r"\benv:([A-Za-z_][A-Za-z0-9_]*)")
+LEDGER_URL = re.compile(r"^ledger:(?:(?!^\S)[\s\S])*?\burl:\s*[\"']?env:([A-Za-z_][A-Za-z0-9_]*)", re.MULTILINE)
+"""The one address that may be kept out of the file: any ledger will do, since nothing is asked of it."""
 SHOWN_TENANTS = 10
 COLUMNS_MIN = 100
 """A table of two figures a cell needs them, wherever it is printed."""
@@ -51,10 +54,13 @@ def plan(
         _could_not(f"{new} keeps no decision log (log.decisions): name one with --log.")
     try:
         found = made(lives(directory, since, until), policy)
+        stories = [story(decisions.find(directory, example["id"])) for example in found["examples"]]
     except LogError as error:
         _could_not(f"{directory}: {error}")
-    for example in found["examples"]:
-        example["logged_story"] = story(decisions.find(directory, example["id"]))
+    except OSError as error:
+        _could_not(f"{error.filename or directory} cannot be read: {error.strerror or error}")
+    for example, logged in zip(found["examples"], stories, strict=True):
+        example["logged_story"] = logged
         example["planned_story"] = story(example["lines"])[1:]  # what was asked is told already
     if html is not None:
         try:
@@ -71,10 +77,14 @@ def plan(
 def _policy(path: Path) -> tuple[Policy, Path | None]:
     """The policy of a file, and where it logs decisions. Secrets need not be there: nothing here asks an engine or a client."""
     try:
-        named = REFERENCE.findall(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         _could_not(f"{path} cannot be read: {error}")
-    environment: Mapping[str, str] = {name: f"not-known-to-this-plan-{place:08d}" for place, name in enumerate(named)}
+    named = REFERENCE.findall(text)
+    environment: Mapping[str, str] = {
+        **{name: f"not-known-to-this-plan-{place:08d}" for place, name in enumerate(named)},
+        **dict.fromkeys(LEDGER_URL.findall(text), "memory:"),
+    }
     config = load.load(str(path), {**environment, **os.environ}, exposed_ok=True).config_or_raise()
     directory = config.log.decisions
     return build.policy(config, number=2), None if directory is None else Path(directory)
@@ -90,7 +100,7 @@ def _could_not(why: str) -> NoReturn:
 
 def _print(found: dict[str, Any]) -> None:
     console = Console(highlight=False, width=max(COLUMNS_MIN, Console().width))
-    console.print(control_sentence(found), soft_wrap=True)
+    console.print(control_sentence(found), soft_wrap=True, markup=False)
     for one in found["control"]["differences"] if not found["holds"] else ():
         console.print(f"  {number(one['arrivals'])} × {one['logged']}, and again: {one['planned']}", markup=False)
     figures = found["all"]["all"]
@@ -118,7 +128,7 @@ def _table(head: str, groups: Mapping[str, Any]) -> Table:
         table.add_column(title, justify="right", no_wrap=True)
     for name, figures in groups.items():
         own = [number(figures["arrivals"]), number(figures["changed"])]
-        table.add_row(name, *own, *(both(figures, key, unit) for _, key, unit in FIRST_FIGURES))
+        table.add_row(escape(name), *own, *(both(figures, key, unit) for _, key, unit in FIRST_FIGURES))
     return table
 
 
@@ -128,5 +138,5 @@ def _changes(changes: list[dict[str, Any]]) -> Table:
     table.add_column("in the plan")
     table.add_column("arrivals", justify="right")
     for one in changes:
-        table.add_row(one["logged"], one["planned"], number(one["arrivals"]))
+        table.add_row(escape(one["logged"]), escape(one["planned"]), number(one["arrivals"]))
     return table

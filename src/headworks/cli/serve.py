@@ -59,12 +59,13 @@ def serve(
 
 
 def _run(chosen: Config, file: Path | None, exposed: bool, as_json: bool) -> None:
+    from headworks.engines.base import EngineError
     from headworks.gateway.app import App
     from headworks.gateway.counting import TokenizerError
 
     try:
         app = App(build.policy(chosen, number=1), build.settings(chosen, os.environ))
-    except (LedgerError, TokenizerError) as error:
+    except (LedgerError, TokenizerError, EngineError) as error:
         _could_not_start(str(error))
     except OSError as error:
         _could_not_start(f"{error.filename}: {error.strerror}")

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from headworks.sim.campaign import Campaign, campaign
@@ -96,13 +97,13 @@ def _tables(found: dict[str, Any]) -> None:
 
 
 def _table(title: str, disciplines: dict[str, Any]) -> Table:
-    table = Table(title=title, box=box.SIMPLE, pad_edge=False, padding=(0, 1, 0, 0))
+    table = Table(title=escape(title), box=box.SIMPLE, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("discipline", no_wrap=True)
     for heading, _, _ in COLUMNS:
         table.add_column(heading, justify="right", no_wrap=True)
     for name, one in disciplines.items():
         cells = [form.format(one[key]) if one[key] is not None else "none" for _, key, form in COLUMNS]
-        table.add_row(name, *cells)
+        table.add_row(escape(name), *cells)
     return table
 
 
@@ -123,7 +124,7 @@ def _classes(disciplines: dict[str, Any]) -> Table:
             floor = one["fairness"]["floors"].get(service_class, {}).get("worst_by_floor")
             seconds = [_cell("{:.2f} s", ours[key]) for key in ("ttft_p95_s", "answered_s_max")]
             counts = [str(ours["arrivals"]), str(ours["useful"]), _cell("{:.1%}", ours["goodput_ratio"])]
-            table.add_row(f"{name}, {service_class}", *counts, *seconds, _cell("{:.2f}", floor))
+            table.add_row(escape(f"{name}, {service_class}"), *counts, *seconds, _cell("{:.2f}", floor))
     return table
 
 
@@ -134,7 +135,7 @@ def _pairs(disciplines: dict[str, Any]) -> Table:
         for flows, pair in one["fairness"]["pairs"].items():
             amounts = [f"{pair[key]:,.0f}" for key in ("difference", "bound")]
             ratios = [f"{pair[key]:.2f}" for key in ("difference_by_bound", "service_by_bound")]
-            table.add_row(f"{name}, {flows}", *amounts, *ratios)
+            table.add_row(escape(f"{name}, {flows}"), *amounts, *ratios)
     return table
 
 

@@ -126,7 +126,7 @@ def _engine_url(text: str) -> str:
 def _web_url(text: str) -> str:
     allowed = "a URL that begins with http:// or https:// is allowed"
     url = _split(text, allowed)
-    if url.scheme not in ("http", "https"):
+    if url.scheme not in ("http", "https") or not text.isascii() or not text.isprintable() or " " in text:
         raise wrong(allowed)
     _refuse_special(url.hostname or "")
     return text

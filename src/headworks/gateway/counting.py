@@ -29,6 +29,8 @@ from headworks.gateway.dialects.base import Parsed
 
 COUNT_S_MAX = 0.1
 TEXT_CHARS_MAX = 1_000_000
+TEXT_BYTES_MAX = 4 * TEXT_CHARS_MAX + 1_000_000
+"""No text that is counted has more bytes, marks included: what has more is not even put together."""
 WAITING_CHARS_MAX = 2_000_000
 TEXTS: dict[str, Callable[[Parsed], tuple[list[str], int]]] = {
     chat.ROUTE.path: chat.texts,
@@ -68,6 +70,8 @@ class Counting:
         """The request with its prompt counted, if it is long or its bytes leave open whether it fits; else as it came."""
         pool = policy.pools.get(request.pool)
         if request.model not in self._tokenizers or pool is None:
+            return request
+        if request.prompt_bytes * parsed.prompts > TEXT_BYTES_MAX:
             return request
         from_chars = 0 if unsure(request) else pool.tokenizer_from_chars
         if request.prompt_bytes * parsed.prompts < from_chars:

@@ -6,10 +6,11 @@ when those before it have expired.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from headworks.gateway import log_index
@@ -84,15 +85,21 @@ class Files:
         """One process of ours at a time makes what indexes are missing."""
         if self._indexing is not None and self._indexing.poll() is None:
             return
-        if sum(path.stat().st_size for path in paths(self._directory)) >= log_index.UNCOVERED_BYTES_MIN:
+        if sum(seen.st_size for _, seen in self._files()) >= log_index.UNCOVERED_BYTES_MIN:
             self._indexing = log_index.begin(self._directory)
 
     def _expire(self) -> None:
         oldest_s = self._wall_s() - self._keep_s
-        for path in paths(self._directory):
-            if path.stat().st_mtime < oldest_s:
-                path.unlink()
+        for path, seen in self._files():
+            if seen.st_mtime < oldest_s:
+                path.unlink(missing_ok=True)
                 log_index.index_of(path).unlink(missing_ok=True)
+
+    def _files(self) -> Iterator[tuple[Path, os.stat_result]]:
+        """Those that are there: another gateway of this directory may take one away at any moment."""
+        for path in paths(self._directory):
+            with contextlib.suppress(FileNotFoundError):
+                yield path, path.stat()
 
 
 def paths(directory: Path) -> list[Path]:

@@ -279,13 +279,23 @@ class Runner:
 
     def _reply(self, effect: effects.Reply) -> None:
         call = self._calls.get(effect.id)
-        if call is not None:
+        if call is None:
+            return
+        try:
             call.refuse(effect.decision, effect.usage)
+        except Exception as fault:  # the gate believes it answered: whoever waits must not do so for ever
+            self.faulted(effect, fault)
+            call.fail(fault)
+        else:
             call.ended()
 
     def _attach(self, effect: effects.Attach) -> None:
         call = self._calls.get(effect.id)
-        shares = call is not None and call.join(effect.execution, effect.decision)
+        try:
+            shares = call is not None and call.join(effect.execution, effect.decision)
+        except Exception as fault:
+            self.faulted(effect, fault)
+            shares = False
         self.feed(events.Attached(effect.id, shares))
 
     def _observe(self, effect: effects.Observe) -> None:

@@ -15,7 +15,6 @@ from headworks.engines.base import Engine, EngineError, Unreachable
 from headworks.gateway.compute_watch import ComputeWatch
 
 DESCRIBE_RETRY_S = 1.0
-NOT_DESCRIBED_S = float("inf")
 
 
 class Sampler:

@@ -268,6 +268,7 @@ class Pool:
         self._idle: list[Connection] = []
         self._open: set[Connection] = set()
         self._dialling = 0
+        self._closed = False
 
     async def run(self, request: bytes, patience_s: float, limit_s: float) -> Attempt:
         """One attempt from looking for a connection to its end."""
@@ -302,12 +303,17 @@ class Pool:
             return None
         self._dialling += 1
         try:
-            dialled = self.loop.create_connection(lambda: Connection(self), self._host, self._port, ssl=self._tls)
-            _, connection = await asyncio.wait_for(dialled, patience_s)
+            async with asyncio.timeout(patience_s):
+                _, connection = await self.loop.create_connection(
+                    lambda: Connection(self), self._host, self._port, ssl=self._tls
+                )
         except (OSError, TimeoutError):
             return None
         finally:
             self._dialling -= 1
+        if self._closed:
+            connection.close()
+            return None
         self._open.add(connection)
         return connection
 
@@ -321,6 +327,7 @@ class Pool:
         self._open.discard(connection)
 
     def close(self) -> None:
-        """Hang up everything. An attempt that still runs ends as cut."""
+        """Hang up everything, and what is being dialled as soon as it is there. An attempt that still runs ends as cut."""
+        self._closed = True
         for connection in list(self._open):
             connection.close()

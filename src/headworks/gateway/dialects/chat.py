@@ -15,6 +15,7 @@ from headworks.gateway.dialects.base import Fault, Limits, Parsed, Raws, Route, 
 from headworks.gateway.dialects.fields import (
     DENSE_FROM_BYTES,
     LOGPROBS_MAX,
+    NESTING_MAX,
     Label,
     PositiveTokens,
     SharedFields,
@@ -33,6 +34,11 @@ PARTS_MAX = 1_024
 TOOLS_MAX = 512
 MESSAGE_BYTES = 8
 """What a template adds to each message: its role and marks."""
+INDENT = 4
+TOOL_LEVELS = 3
+"""A schema stands so deep in the list of tools."""
+WRITTEN_BYTES_MAX = 4_000_000
+"""Tools that may be written longer are not written to be measured: it would hold up everybody else."""
 TOOL_BYTES = 64
 """What it adds to each tool: fields that were left out, as null."""
 
@@ -234,11 +240,19 @@ def _tools_bytes(tools: list[OfferedTool], raw: msgspec.Raw) -> int:
     for index, tool in enumerate(tools):
         if bytes(tool.function.parameters):
             check_schema(tool.function.parameters, f"tools[{index}].function.parameters")
-    return len(_tools_written(raw)) + TOOL_BYTES * len(tools)
+    return _tools_written_bytes(raw) + TOOL_BYTES * len(tools)
+
+
+def _tools_written_bytes(raw: msgspec.Raw) -> int:
+    """What a template makes of them, exactly; of very many, or of very deep ones, the most that it can be."""
+    written = bytes(raw)
+    lines = written.count(b",") + 2 * (written.count(b"[") + written.count(b"{"))
+    most = len(written) + lines * (2 + INDENT * (NESTING_MAX + TOOL_LEVELS))
+    return most if most > WRITTEN_BYTES_MAX else len(_tools_written(raw))
 
 
 def _tools_written(raw: msgspec.Raw) -> bytes:
-    return msgspec.json.format(raw, indent=4)
+    return msgspec.json.format(raw, indent=INDENT)
 
 
 def texts(parsed: Parsed) -> tuple[list[str], int]:
