@@ -32,7 +32,7 @@ CORE_LINES_MAX = 11_736
 PUBLIC_PORT_LINES_MAX = 1_660
 """May only shrink: a port that can be read in one sitting would have 1,200."""
 LONG_FILES = {
-    "src/headworks/core/gate.py": 426,
+    "src/headworks/core/gate.py": 419,
     "tests/engines/test_fake_engine.py": 578,
 }
 """Files above the limit, and how long they may be at most."""

@@ -12,9 +12,9 @@ from headworks.core.memory import Memory
 from headworks.core.policy import PoolPolicy, PressurePolicy, ReplicaPolicy
 from headworks.core.pool import Pool
 from headworks.core.predict import DrainRate, PrefillTime
-from headworks.core.pressure import Pressure
+from headworks.core.pressure import Hysteresis, Pressure
 from headworks.core.reading import Reading
-from headworks.core.types import ReplicaSample
+from headworks.core.types import ReplicaSample, Work
 from tests.core.driver import Bench, policy
 
 
@@ -92,3 +92,37 @@ def test_C3_what_a_tenant_finds_in_the_cache_outlasts_a_reload() -> None:
     bench.gate._desk.lane("acme", "interactive", "p").cached_ratio = 0.9
     bench.feed(events.PolicyChanged(replace(settings, number=2)))
     assert bench.gate._desk.lane("acme", "interactive", "p").cached_ratio == 0.9
+
+
+def test_B9_what_runs_engages_pressure_and_what_is_wanted_asks_for_scale_never_the_other_way() -> None:
+    wanted, used = Hysteresis(), Hysteresis()
+    wanted.weigh(PressurePolicy(), 0.5, 0.9, 0.0)
+    used.weigh(PressurePolicy(), 0.78, 0.5, 0.0)
+    assert (wanted.engaged, wanted.scale_asked) == (False, True)
+    assert (used.engaged, used.scale_asked) == (True, False)
+
+
+def test_D4_a_large_one_is_not_judged_by_the_peak_of_a_small_one_before_it() -> None:
+    bench = Bench(policy(pool={"over_commit": None}))
+    lane = bench.gate._desk.lane("acme", "interactive", "p")
+    memory = lane.pool.replicas["p/0"].memory
+    small = Work(20, 10, 1, 0.0, kv_tokens=20, output_tokens=10, output_tokens_max=10)
+    large = Work(2_000, 1_000, 1, 0.0, kv_tokens=2_000, output_tokens=1_000, output_tokens_max=1_000)
+    memory.peak_with(small, lane.lengths, 0.0)
+    first = memory.peak_with(small, lane.lengths, 0.0)
+    assert memory.peak_with(large, lane.lengths, 0.0) > 10 * first
+
+
+def test_B2_one_that_was_tried_stands_for_those_refused_meanwhile() -> None:
+    """Half of the way to the truth with the first of them; as one among all it would be a fiftieth."""
+    prefill = PrefillTime()
+    for step in range(60):
+        prefill.observe(200, 3_000, 2.0, alone=False, now_s=step / 50)
+        prefill.observe(3_000, 200, 2.0, alone=False, now_s=step / 50)
+    before = prefill.expected(200, 3_000, False, 1.2)
+    prefill.refused(200, 1.2)
+    prefill.sent(200, 2.3)
+    prefill.observe(200, 3_000, 0.2, alone=False, now_s=2.5)
+    after = prefill.expected(200, 3_000, False, 2.5)
+    assert before is not None and after is not None
+    assert before[0] - after[0] > 0.1

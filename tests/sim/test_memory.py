@@ -67,8 +67,8 @@ def of(case: str = "") -> dict[str, Any]:
 
 def test_D4_auto_serves_more_than_the_memory_alone_and_is_hardly_ever_preempted() -> None:
     auto, never_more = of(), of("never_more")
-    assert auto["goodput_per_s"] >= 1.03 * never_more["goodput_per_s"]
-    assert _useful_tokens(auto) >= 1.1 * _useful_tokens(never_more), "and longer ones: fewer are cut for want of memory"
+    assert auto["goodput_per_s"] >= 1.1 * never_more["goodput_per_s"]
+    assert _useful_tokens(auto) >= 1.1 * _useful_tokens(never_more), "and no fewer tokens for each"
     assert per_1000(auto) < 1.0
 
 
