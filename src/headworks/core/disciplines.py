@@ -153,22 +153,22 @@ class Round:
 
 def oldest_first(queue: PoolQueue) -> Iterator[Life]:
     """First in, first out, over all flows."""
-    return (line.first() for line in queue.ranked(_oldest))
+    return map(WaitingLine.first, queue.ranked(_oldest))
 
 
 def newest_first(queue: PoolQueue) -> Iterator[Life]:
     """Last in, first out: fresh requests still have their time."""
-    return (line.newest() for line in queue.ranked(_newest))
+    return map(WaitingLine.newest, queue.ranked(_newest))
 
 
 def highest_class_first(queue: PoolQueue) -> Iterator[Life]:
     """Strictly by class, the largest share first; in a class whoever has to start first. The others may starve."""
-    return (line.first() for line in queue.ranked(_highest_class))
+    return map(WaitingLine.first, queue.ranked(_highest_class))
 
 
 def by_turn(queue: PoolQueue) -> Iterator[Life]:
     """By weights: first the flow that has had least of what it was served while others waited (D1)."""
-    return (line.first() for line in queue.in_turn())
+    return map(WaitingLine.first, queue.in_turn())
 
 
 def _oldest(line: WaitingLine) -> tuple[float, ...]:
