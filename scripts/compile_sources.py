@@ -101,9 +101,9 @@ def build() -> int:
         debug_level="0",
         multi_file=True,
         target_dir="c",
-        group_name=compiled.LIBRARY,
+        group_name=compiled.GROUP,
     )
-    made = Distribution({"name": compiled.LIBRARY, "ext_modules": extensions, "cmdclass": {"build_ext": in_parallel()}})
+    made = Distribution({"name": compiled.GROUP, "ext_modules": extensions, "cmdclass": {"build_ext": in_parallel()}})
     made.get_command_obj("build_ext").build_lib = "built"
     made.run_command("build_ext")
     shutil.rmtree(compiled.FOLDER, ignore_errors=True)

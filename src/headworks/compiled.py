@@ -24,8 +24,9 @@ SUFFIX = EXTENSION_SUFFIXES[0]
 """Of this Python on this platform: it is a part of the stamp."""
 COMPILED = ("core/*.py",)
 """What is compiled, all of it as one library, so that calls between these modules are calls in C."""
-LIBRARY = "headworks_compiled"
-"""The library's name is made of this. Each module beside it is a few lines that look into it."""
+GROUP = "headworks_compiled"
+LIBRARY = f"{GROUP}__mypyc"
+"""The compiler's name for it. Each module beside it is a few lines that look into it."""
 PURE = "HEADWORKS_PURE"
 
 
@@ -33,6 +34,11 @@ def sources() -> list[Path]:
     """The files that are compiled."""
     found = (path for pattern in COMPILED for path in sorted(PACKAGE.glob(pattern)))
     return [path for path in found if path.name != "__init__.py"]
+
+
+def modules() -> list[str]:
+    """Their names as modules."""
+    return [".".join(("headworks", *path.relative_to(PACKAGE).with_suffix("").parts)) for path in sources()]
 
 
 def stamp() -> str:
@@ -46,11 +52,16 @@ def stamp() -> str:
 
 
 def is_current() -> bool:
-    """There are compiled modules, and they were made of the sources at hand."""
+    """There are compiled modules, all of them, and they were made of the sources at hand."""
     try:
-        return STAMP.read_text() == stamp()
+        return STAMP.read_text() == stamp() and {path.name for path in files().values()} <= set(os.listdir(FOLDER))
     except OSError:
         return False
+
+
+def files() -> dict[str, Path]:
+    """Where each module is, if it is compiled."""
+    return {name: FOLDER / f"{name}{SUFFIX}" for name in (LIBRARY, *modules())}
 
 
 class Finder(MetaPathFinder):
@@ -70,5 +81,5 @@ def prefer() -> bool:
     """From here on compiled modules are imported, if there are any that may be. Returns whether."""
     if os.environ.get(PURE) or not is_current():
         return False
-    sys.meta_path.insert(0, Finder({path.name.removesuffix(SUFFIX): path for path in FOLDER.glob(f"*{SUFFIX}")}))
+    sys.meta_path.insert(0, Finder(files()))
     return True

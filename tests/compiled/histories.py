@@ -1,6 +1,6 @@
 """What a number of seeds come to, as one hash over every event and every effect: the same from compiled code and from Python.
 
-    python tests/compiled/histories.py FIRST SEEDS
+python tests/compiled/histories.py FIRST SEEDS
 """
 
 from __future__ import annotations
