@@ -16,6 +16,8 @@ from collections.abc import Iterator
 
 OPEN = ("Book", "Leases", "Testimony", "Lives", "Records", "Gate")
 """What tests make subclasses of, with a bug or an ear planted, and the bases of that."""
+PATCHED = ("OVERDUE_S",)
+"""Constants that a test shortens: they are looked up."""
 FIRST = "from __future__ import annotations"
 NAMES = "; from typing import Final as _Final, TYPE_CHECKING as _CHECKED"
 OPENS = "if _CHECKED: from mypy_extensions import mypyc_attr"
@@ -35,7 +37,7 @@ def native(source: str) -> str:
             _construct(lines, node)
             _open(lines, node)
         for name in _constants(node):
-            if given.count(name) == 1:
+            if given.count(name) == 1 and name not in PATCHED:
                 _finish(lines, node)
     lines[lines.index(FIRST)] += NAMES
     return "\n".join(lines) + "\n"

@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from headworks.core.commands import Command, Unmark, Waits
 from headworks.core.fair import Flow
@@ -33,7 +34,8 @@ PASSED_BY_MAX = 16
 Order = Callable[[PoolQueue], Iterator[Life]]
 
 
-class Ahead(NamedTuple):
+@dataclass(slots=True)
+class Ahead:
     """What would run before a newcomer, and how quickly that gets on."""
 
     tokens: int
