@@ -38,6 +38,8 @@ from typing import Any
 from cost_stages import stages_us
 from servers import Server, free_port, process
 
+from headworks import RUNS_AS
+
 BENCH = Path(__file__).resolve().parent
 BUILD = BENCH / ".build"
 PROXY_CORE, LOAD_CORE = "0", "1"
@@ -249,6 +251,7 @@ def compared(costs_us: dict[str, dict[str, list[float]]], runs: list[dict[str, A
                 holds[f"{case} <= {TARGETS[case]} x nginx"] = middle["ratio"] <= TARGETS[case]
         report[case] = middle
     report["stages_us"] = stages_us()
+    report["runs_as"] = RUNS_AS
     report["holds"] = holds
     report["runs"] = runs
     return report
@@ -260,6 +263,7 @@ def table(report: dict[str, Any]) -> str:
         row = report[case]
         lines.append(f"| {case} | {row.get('nginx_us', '–')} | {row.get('headworks_us', '–')} | {row.get('ratio', '–')} |")
     lines += ["", "| stage | µs |", "|---|--:|", *(f"| {name} | {cost:.2f} |" for name, cost in report["stages_us"].items())]
+    lines += ["", report["runs_as"]]
     return "\n".join([*lines, "", *(f"- {'holds' if held else 'MISSED'}: {claim}" for claim, held in report["holds"].items())])
 
 

@@ -28,6 +28,7 @@ from heapq import heappop, heappush
 from statistics import median, quantiles
 from typing import Any
 
+from headworks import RUNS_AS
 from headworks.core import effects, events
 from headworks.core.book import Book
 from headworks.core.commands import Answer
@@ -69,6 +70,7 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
     most = waiting[str(WAITING[-1])]
     return {
         "measured": time.strftime("%Y-%m-%d", time.gmtime()),
+        "runs_as": RUNS_AS,
         "discipline": options.discipline,
         "tenants": TENANTS,
         "decisions": decisions,
@@ -186,7 +188,7 @@ def table(report: dict[str, Any]) -> str:
     lines = ["| waiting | median, µs | p99, µs |", "|--:|--:|--:|"]
     lines += [f"| {int(number):,} | {one['median_us']} | {one['p99_us']} |" for number, one in report["waiting"].items()]
     yardstick = f"a heap's push and pop: {report['yardstick_us']} µs"
-    lines += ["", f"{report['discipline']}, {report['tenants']:,} tenants; {yardstick}", ""]
+    lines += ["", f"{report['runs_as']}, {report['discipline']}, {report['tenants']:,} tenants; {yardstick}", ""]
     return "\n".join([*lines, *(f"- {'holds' if held else 'MISSED'}: {claim}" for claim, held in report["holds"].items())])
 
 

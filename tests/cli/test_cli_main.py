@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from headworks import RUNS_AS
 from headworks.cli.main import VERBS, Verb, application, run
 
 SMALLEST = 'pools: {llama: {replicas: [{url: "http://127.0.0.1:1", engine: vllm}]}}\n'
@@ -44,13 +45,14 @@ def test_help_loads_no_verb_and_no_configuration() -> None:
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=True)
     loaded = found.stderr.split()
     assert "headworks.cli.main" in loaded
-    assert [name for name in loaded if name.startswith("headworks.") and not name.startswith("headworks.cli")] == []
+    ours = [name for name in loaded if name.startswith("headworks.") and not name.startswith("headworks.cli")]
+    assert ours == ["headworks.compiled"]
     assert [verb.module for verb in VERBS if verb.module in loaded] == []
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["--version"]) == 0
-    assert capsys.readouterr().out == "0.1.0\n"
+    assert capsys.readouterr().out == f"0.1.0 ({RUNS_AS})\n"
 
 
 @pytest.mark.parametrize("words", [["no-such-verb"], ["check", "--no-such-option"], ["check", "a", "b"]])

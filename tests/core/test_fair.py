@@ -269,4 +269,4 @@ def test_D1_a_flow_with_nothing_behind_its_last_grant_saves_no_turn_up_whenever_
     asked.advance(60, FIRST, SECOND)  # longer than it is fresh, shorter than its flow keeps its tag
     asked.ask(Stop("b1", SECOND, "E1", "completed", None))
     assert asked.outcome(reserve("a1", 100, tenant="a")) == "granted"
-    assert asked.book._turns["pool"].tenants["interactive"].in_turn() == []
+    assert list(asked.book._turns["pool"].tenants["interactive"].in_turn()) == []

@@ -59,12 +59,12 @@ def test_D1_what_rests_keeps_its_tag_and_stands_in_no_order() -> None:
     level.correct("b", 5.0)
     assert level.start("b") == 25.0
     level.wait("b")
-    assert level.in_turn() == [(25.0, "b"), (30.0, "c"), (60.0, "a")]
+    assert list(level.in_turn()) == [(25.0, "b"), (30.0, "c"), (60.0, "a")]
     level.rest("b")
     level.leave("b")
     level.leave("c")
     level.leave("a")
-    assert (level.in_turn(), level.waits) == ([], False)
+    assert (list(level.in_turn()), level.waits) == ([], False)
 
 
 def test_D1_flows_whose_marks_nobody_renews_are_not_looked_past() -> None:
@@ -79,7 +79,7 @@ def test_D1_flows_whose_marks_nobody_renews_are_not_looked_past() -> None:
     bench.book.apply([], int(bench.now_s * 1000))
     turns.waiting_tokens(int(bench.now_s * 1000))
     tenants = turns.tenants["interactive"]
-    assert (len(turns.marks), tenants.in_turn(), tenants.waits) == (0, [], True)
+    assert (len(turns.marks), list(tenants.in_turn()), tenants.waits) == (0, [], True)
 
 
 def test_B1_a_request_that_finds_every_place_taken_waits_for_a_place_and_asks_nothing() -> None:

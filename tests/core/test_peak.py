@@ -139,9 +139,9 @@ def test_D4_a_tenant_nobody_knows_is_like_all_tenants_together() -> None:
     assert more is not None and more < 20
 
 
-def test_D4_tenants_beyond_the_bound_share_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headworks.core.lengths.TENANTS_MAX", 2)
+def test_D4_tenants_beyond_the_bound_share_one() -> None:
     tenants = TenantLengths()
-    a, b, c, d = (tenants.of(name) for name in "abcd")
-    assert a is tenants.of("a") and a is not b
-    assert c is d and c not in (a, b)
+    within = [tenants.of(f"tenant-{number}") for number in range(10_000)]
+    assert within[0] is tenants.of("tenant-0") and within[0] is not within[1]
+    assert tenants.of("one more") is tenants.of("another")
+    assert tenants.of("one more") not in within

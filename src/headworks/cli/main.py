@@ -17,7 +17,7 @@ from typing import Annotated
 
 import typer
 
-from headworks import __version__
+from headworks import RUNS_AS, __version__
 
 HOLDS, DOES_NOT_HOLD, COULD_NOT_RUN = 0, 1, 2
 INTERRUPTED, UNREAD = 130, 141
@@ -108,7 +108,7 @@ def _listed() -> None:
 
 def _version(asked: bool) -> None:
     if asked:
-        typer.echo(__version__)
+        typer.echo(f"{__version__} ({RUNS_AS})")
         raise typer.Exit(HOLDS)
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from headworks import RUNS_AS, __version__
 from headworks.cli.key_notes import key_notes
 from headworks.config import build, load, options
 from headworks.ledgers.base import LedgerError
@@ -120,6 +121,8 @@ def _banner(app: App, as_json: bool) -> None:
                 "listening": f"http://{host}:{port}/v1",
                 "admin": f"http://{admin_host}:{admin_port}",
                 "upstreams": upstreams,
+                "version": __version__,
+                "runs_as": RUNS_AS,
                 "mode": mode,
                 "policy": app.policy.version,
                 "ledger": app.settings.ledger_url,
@@ -130,7 +133,7 @@ def _banner(app: App, as_json: bool) -> None:
         return
     explained = "observe: decides and records, refuses nothing" if app.policy.observe else mode
     lines = [
-        f"headworks listens on http://{host}:{port}/v1, admin on http://{admin_host}:{admin_port}",
+        f"headworks {__version__} ({RUNS_AS}) listens on http://{host}:{port}/v1, admin on http://{admin_host}:{admin_port}",
         *(f"upstream {name}: {engine} at {url}" for name, engine, url in upstreams),
         f"mode {explained}, policy {app.policy.version}",
         f"ledger {app.settings.ledger_url} {app.store.guarantee}",

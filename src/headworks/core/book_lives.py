@@ -24,7 +24,7 @@ from headworks.core.book_table import (
     UNKNOWN,
     Move,
 )
-from headworks.core.commands import Answer, Cancel, Grow, Reserve, Shortfall, Start, Stop, plain_answer
+from headworks.core.commands import Answer, Cancel, Grow, Reserve, Shortfall, Start, Stop
 from headworks.core.fair import Mark, Turns
 from headworks.core.types import Charge, Reservation, Usage
 
@@ -79,7 +79,7 @@ class Lives(Records):
         if marks or turns.slots:
             return self._told(move.outcome, command, turns, move.state, ())
         owner, sequence = command.owner, self.sequence
-        return plain_answer(verb, command.execution, move.outcome, move.state, owner, sequence, None, "")
+        return Answer(verb, command.execution, move.outcome, 0, move.state, (), None, "", owner, sequence)
 
     def _may_run(self, entry: Entry | None, command: Reserve) -> bool:
         """One key, one execution that may run (A6)."""
@@ -171,8 +171,7 @@ class Lives(Records):
             entry.running_sequence = self.sequence
         elif entry.was == RESERVED:
             entry.was = RUNNING
-        execution, state, owner, usage = entry.execution, entry.state, entry.owner, entry.usage
-        return plain_answer(verb, execution, move.outcome, state, owner, self.sequence, usage, entry.evidence)
+        return self._answer_of(verb, entry, move.outcome)
 
     def _has_read(self, entry: Entry) -> None:
         """Its prompt has been read: what it held for that alone comes back, to whoever waits for it (B7)."""
@@ -262,7 +261,7 @@ class Lives(Records):
         self._finish(entry, state, evidence, usage)
         if command.commits:
             self.counters.commit(command.commits)
-        return plain_answer(verb, entry.execution, move.outcome, state, entry.owner, self.sequence, usage, evidence)
+        return self._answer_of(verb, entry, move.outcome)
 
     def _admissible(self, entry: Entry, command: Stop) -> bool:
         """E0 is a statement about the speaker: only from the boot that reserved, and only while no byte was seen.

@@ -14,7 +14,7 @@ from headworks.core.book_counters import Counters
 from headworks.core.book_parts import Boot, Entry
 from headworks.core.book_proof import Replica
 from headworks.core.book_table import CANCELLED, CLAIMED, COMPLETED, FAILED, MOVES, REFUSE, TERMINAL, UNKNOWN, VERBS, Move
-from headworks.core.commands import Answer, Claim, Command, Reassert, plain_answer
+from headworks.core.commands import Answer, Claim, Command, Reassert
 from headworks.core.fair import Turns
 from headworks.core.types import Owner, RequestKey
 
@@ -97,9 +97,7 @@ class Records:
     def _answer_of(self, verb: str, entry: Entry, outcome: str, step: int = 0) -> Answer:
         """With what the record says."""
         execution, state, owner, usage, evidence = entry.execution, entry.state, entry.owner, entry.usage, entry.evidence
-        if step:
-            return Answer(verb, execution, outcome, step, state, (), usage, evidence, owner, self.sequence)
-        return plain_answer(verb, execution, outcome, state, owner, self.sequence, usage, evidence)
+        return Answer(verb, execution, outcome, step, state, (), usage, evidence, owner, self.sequence)
 
     # identity
 

@@ -263,9 +263,9 @@ class Shortfall:
     limit: int
 
 
-@dataclass
+@dataclass(slots=True)
 class Answer:
-    """What one command came to. It has no slots: what an answer does not say stays on the class, see `plain_answer`.
+    """What one command came to.
 
     `outcome`:
     - Claim: `claimed`; `attach` (a charged or claimed execution of this key lives, see `execution` and `owner`);
@@ -311,25 +311,3 @@ class Answer:
     """(name, replica) of what should not be: `evidence_impossible`, `foreign_load`, `several_engines`."""
     asked: str = ""
     """Claim: the execution that asked, whoever's execution the answer is about."""
-
-
-class PlainAnswer(Answer):
-    """An answer about one execution that says no more than `plain_answer` does."""
-
-    __init__ = object.__init__
-
-
-def plain_answer(
-    verb: str, execution: str, outcome: str, state: str, owner: Owner, sequence: int, usage: Usage | None, evidence: str
-) -> Answer:
-    """The ordinary answer, three for every request: the constructor, which writes all the fields, costs twice as much."""
-    answer: Answer = PlainAnswer()
-    answer.verb = verb
-    answer.execution = execution
-    answer.outcome = outcome
-    answer.state = state
-    answer.owner = owner
-    answer.sequence = sequence
-    answer.usage = usage
-    answer.evidence = evidence
-    return answer

@@ -97,21 +97,20 @@ class Decider:
         for reason in AT_ONCE:
             if reason in failed:
                 return reason
-        must_wait = bool(failed & WAITS) or pool.queue.requests > 0
         if "tenant_capacity_exceeded" in failed and life.lane.service_class.on_tenant_full == "refuse":
             return "tenant_capacity_exceeded"
         if discipline.refuses_predicted and "queue_delay_exceeded" in failed:
             if life.replica is not None and _reads_too_long(life):  # that is to be tried, not only believed
                 life.replica.prefill.refused(uncached(life.work, life.lane), now_s)
             return "queue_delay_and_kv_saturation" if "kv_saturation" in failed else "queue_delay_exceeded"
-        if "queue_full" in failed and must_wait and not discipline.drops_oldest:
+        if "queue_full" in failed and not discipline.drops_oldest and (pool.queue.requests or not WAITS.isdisjoint(failed)):
             return "queue_full"
         return ""
 
     def _never(self, life: Life) -> Row | None:
         """The verdict that no amount of waiting can cure (K08)."""
         work, lane = life.work, life.lane
-        largest = lane.pool.largest_tokens()
+        largest = lane.pool.tokens_largest
         if largest is not None and work.kv_tokens > largest:
             return "memory", lane.pool_scope, work.kv_tokens, largest, "tokens", NEVER
         tenant = lane.tenant_policy

@@ -18,7 +18,7 @@ from headworks.core.decide import Decider
 from headworks.core.disciplines import Discipline
 from headworks.core.effects import Alarm, Ask, Effect, Observe, Outcome, Record, WakeAt
 from headworks.core.lane import Lane
-from headworks.core.life import ASKED, ENDED, MOVES, RUNNING, Life
+from headworks.core.life import ASKED, ENDED, MOVES_FROM, RUNNING, Life
 from headworks.core.policy import INFINITE_S, ClassPolicy, Policy, TenantPolicy
 from headworks.core.pool import Pool
 from headworks.core.reading import Charges
@@ -206,7 +206,7 @@ class Desk:
 
     def move(self, life: Life, what: str) -> bool:
         """Apply one row of the life table; a move it does not have is reported and changes nothing."""
-        state = MOVES.get((life.state, what))
+        state = MOVES_FROM[life.state].get(what)
         if state is not None:
             life.state = state
             if state is ENDED and life.timer_number:
@@ -225,16 +225,25 @@ class Desk:
 
     def take(self, life: Life) -> None:
         """Count its work as taken here, from the moment it is asked for."""
-        work, lane, replica = life.work, life.lane, life.replica
-        for use in (lane.pool, replica, lane.use):
-            if use is not None:
-                use.tokens += work.kv_tokens
-                use.requests += work.sequences
-        lane.tenant.tokens += work.tokens - life.spare_tokens
-        lane.tenant.requests += work.sequences
+        self._count(life, 1)
+        work, lane = life.work, life.lane
         if lane.is_paced and life.first_byte_s is None:
             life.reading_tokens = work.prefill_tokens
             lane.pool.reading_tokens += work.prefill_tokens
+
+    def _count(self, life: Life, one: int) -> None:
+        work, pool, replica, use, tenant = life.work, life.lane.pool, life.replica, life.lane.use, life.lane.tenant
+        kv_tokens, sequences = one * work.kv_tokens, one * work.sequences
+        pool.tokens += kv_tokens
+        pool.requests += sequences
+        if replica is not None:
+            replica.tokens += kv_tokens
+            replica.requests += sequences
+        if use is not None:
+            use.tokens += kv_tokens
+            use.requests += sequences
+        tenant.tokens += one * (work.tokens - life.spare_tokens)
+        tenant.requests += sequences
 
     def begin_reading(self, life: Life, replica: Replica) -> Charges:
         """Its prompt is one of those that are counted while they are read (B7). Returns what is charged for that."""
@@ -262,13 +271,7 @@ class Desk:
 
     def give_back(self, life: Life) -> None:
         """Count its work as no longer taken: it ended, or is taken again as more (`core/growth.py`)."""
-        work, lane, replica = life.work, life.lane, life.replica
-        for use in (lane.pool, replica, lane.use):
-            if use is not None:
-                use.tokens -= work.kv_tokens
-                use.requests -= work.sequences
-        lane.tenant.tokens -= work.tokens - life.spare_tokens
-        lane.tenant.requests -= work.sequences
+        self._count(life, -1)
         if life.reading_tokens:
             self.has_read(life)
         if life.reads:

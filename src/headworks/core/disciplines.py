@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from headworks.core.commands import Command, Unmark, Waits
 from headworks.core.fair import Flow
@@ -33,7 +34,8 @@ PASSED_BY_MAX = 16
 Order = Callable[[PoolQueue], Iterator[Life]]
 
 
-class Ahead(NamedTuple):
+@dataclass(slots=True)
+class Ahead:
     """What would run before a newcomer, and how quickly that gets on."""
 
     tokens: int
@@ -153,22 +155,22 @@ class Round:
 
 def oldest_first(queue: PoolQueue) -> Iterator[Life]:
     """First in, first out, over all flows."""
-    return (line.first() for line in queue.ranked(_oldest))
+    return map(WaitingLine.first, queue.ranked(_oldest))
 
 
 def newest_first(queue: PoolQueue) -> Iterator[Life]:
     """Last in, first out: fresh requests still have their time."""
-    return (line.newest() for line in queue.ranked(_newest))
+    return map(WaitingLine.newest, queue.ranked(_newest))
 
 
 def highest_class_first(queue: PoolQueue) -> Iterator[Life]:
     """Strictly by class, the largest share first; in a class whoever has to start first. The others may starve."""
-    return (line.first() for line in queue.ranked(_highest_class))
+    return map(WaitingLine.first, queue.ranked(_highest_class))
 
 
 def by_turn(queue: PoolQueue) -> Iterator[Life]:
     """By weights: first the flow that has had least of what it was served while others waited (D1)."""
-    return (line.first() for line in queue.in_turn())
+    return map(WaitingLine.first, queue.in_turn())
 
 
 def _oldest(line: WaitingLine) -> tuple[float, ...]:

@@ -103,7 +103,7 @@ class Mark:
 class Turns:
     """The flows and marks of one pool."""
 
-    __slots__ = ("_dormant", "_marks_of", "_order", "_waiting_tokens", "classes", "marks", "slots", "tenants")
+    __slots__ = ("_dormant", "_expire_ms", "_marks_of", "_order", "_waiting_tokens", "classes", "marks", "slots", "tenants")
 
     def __init__(self) -> None:
         self.classes = Level()
@@ -114,6 +114,8 @@ class Turns:
         """Those that were not renewed, likewise."""
         self._marks_of: dict[Flow, dict[Owner, Mark]] = {}
         """Both kinds."""
+        self._expire_ms = 0
+        """Before then no mark's time is over."""
         self._order = 0
         self._waiting_tokens = 0
         self.slots: dict[Owner, int] = {}
@@ -302,9 +304,13 @@ class Turns:
 
     def _expire(self, now_ms: int) -> None:
         """Marks whose time is over are dormant, and forgotten if they are not renewed."""
+        if now_ms < self._expire_ms:
+            return
+        self._expire_ms = now_ms + MARK_MS
         while self.marks:
             mark = next(iter(self.marks.values()))
             if now_ms < mark.expires_ms:
+                self._expire_ms = mark.expires_ms
                 break
             del self.marks[mark.flow, mark.owner]
             self._waiting_tokens -= mark.waiting_tokens
@@ -313,6 +319,7 @@ class Turns:
         while self._dormant:
             mark = next(iter(self._dormant.values()))
             if now_ms < mark.expires_ms + MARK_KEPT_MS:
+                self._expire_ms = min(self._expire_ms, mark.expires_ms + MARK_KEPT_MS)
                 break
             self._drop(mark)
 

@@ -7,7 +7,8 @@ looked at for a while *rests*: it keeps its tag and stands in no order, so that 
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
 
 FLOWS_MAX = 4096
 """Per level. Above, flows with F ≤ V are forgotten, which changes nothing: they would start at V anyway."""
@@ -16,14 +17,16 @@ FLOWS_MAX = 4096
 class Level:
     """The classes of a pool, or the tenants of a class."""
 
-    __slots__ = ("_resting", "_turns", "_waiting", "finish", "virtual")
+    __slots__ = ("_names", "_resting", "_tags", "_waiting", "finish", "virtual")
 
     def __init__(self) -> None:
         self.virtual = 0.0
         self.finish: dict[str, float] = {}
         self._waiting: dict[str, float] = {}
         """Who waits, and the tag it stands at among the turns."""
-        self._turns: list[tuple[float, str]] = []
+        self._tags: list[float] = []
+        self._names: list[str] = []
+        """Side by side, the lowest tag first, and by name where tags are the same: numbers alone are quick to compare."""
         self._resting: set[str] = set()
         """Of those that wait."""
 
@@ -36,16 +39,16 @@ class Level:
         """It begins to wait: from now on it keeps its tag, however far V goes on. `again`: it did before a restart."""
         if name not in self._waiting:
             tag = self._waiting[name] = self.finish[name] if again else self._lift(name)
-            insort(self._turns, (tag, name))
+            self._insert(tag, name)
         elif name in self._resting:
             self._resting.discard(name)
-            insort(self._turns, (self._waiting[name], name))
+            self._insert(self._waiting[name], name)
 
     def rest(self, name: str) -> None:
         """It waits, and nobody need look at it until it says again that it does."""
         if name in self._waiting and name not in self._resting:
             self._resting.add(name)
-            del self._turns[bisect_left(self._turns, (self._waiting[name], name))]
+            self._remove(self._waiting[name], name)
 
     def leave(self, name: str) -> None:
         """Nothing of it waits any more."""
@@ -53,7 +56,7 @@ class Level:
         if tag is not None and name in self._resting:
             self._resting.discard(name)
         elif tag is not None:
-            del self._turns[bisect_left(self._turns, (tag, name))]
+            self._remove(tag, name)
 
     @property
     def waits(self) -> bool:
@@ -87,9 +90,9 @@ class Level:
         """It has had all that was its turn until now."""
         return self.finish.get(name, 0.0) >= self.virtual
 
-    def in_turn(self) -> list[tuple[float, str]]:
-        """Who waits and does not rest, lowest tag first. To be looked at only: it is the level's own list."""
-        return self._turns
+    def in_turn(self) -> Iterator[tuple[float, str]]:
+        """Who waits and does not rest, lowest tag first. Valid until somebody begins to wait, or stops."""
+        return zip(self._tags, self._names, strict=True)
 
     def _lift(self, name: str) -> float:
         """Whatever was not used while it was idle is gone."""
@@ -107,5 +110,23 @@ class Level:
         if stood is not None:
             self._waiting[name] = tag
             if name not in self._resting:
-                del self._turns[bisect_left(self._turns, (stood, name))]
-                insort(self._turns, (tag, name))
+                self._remove(stood, name)
+                self._insert(tag, name)
+
+    def _insert(self, tag: float, name: str) -> None:
+        at = self._place(tag, name)
+        self._tags.insert(at, tag)
+        self._names.insert(at, name)
+
+    def _remove(self, tag: float, name: str) -> None:
+        at = self._place(tag, name)
+        del self._tags[at]
+        del self._names[at]
+
+    def _place(self, tag: float, name: str) -> int:
+        """Where it stands, or would."""
+        tags, names = self._tags, self._names
+        at = bisect_left(tags, tag)
+        if at < len(tags) and tags[at] == tag and names[at] != name:
+            at = bisect_left(names, name, at, bisect_right(tags, tag, at))
+        return at

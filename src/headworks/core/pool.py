@@ -99,7 +99,7 @@ class Pool:
         """What one sequence can hold, 0 while unknown; with `block_tokens` of the first replica that described itself."""
         self.block_tokens = 1
         self.tokens_largest = policy.active_tokens_max
-        """What no single request can pass, as `largest_tokens` said when the capacity was learnt."""
+        """What no single request can pass, as far as the capacity has been learnt."""
         self.grows = False
         """Answers may grow here: each engine can be stopped where growth is refused, not only be read to its end."""
 
@@ -118,7 +118,7 @@ class Pool:
             self.tokens_max = sum(known) if known else None
         if described:
             self.unguarded_tokens = sum(replica.memory.unguarded_tokens for replica in described)
-        self.tokens_largest = self.largest_tokens()
+        self.tokens_largest = self._largest_tokens()
         self.reads_from_tokens = min((one.reading.from_tokens for one in self.replicas.values()), default=NOTHING_COUNTED)
         stoppable = [any(level != "E1" for level in one.capacity.evidence) for one in described if one.capacity is not None]
         self.grows = self.policy.growth and bool(stoppable) and all(stoppable)
@@ -182,7 +182,7 @@ class Pool:
             return self.single.limit.value
         return sum(replica.limit.value for replica in self.replicas.values())
 
-    def largest_tokens(self) -> int | None:
+    def _largest_tokens(self) -> int | None:
         """What no single request can pass: one replica's memory, and the pool's own limit."""
         limits = [replica.memory.kv_tokens for replica in self.replicas.values()]
         known = [limit for limit in limits if limit is not None]

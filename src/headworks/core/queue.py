@@ -243,7 +243,8 @@ class PoolQueue:
             for line in self.lines.values():
                 line.ranked_at = ()
                 self._place(line, rank)
-        return (self.lines[flow] for _, flow in self._ranked)
+        for _, flow in self._ranked:
+            yield self.lines[flow]
 
     def _place(self, line: WaitingLine, rank: Rank) -> None:
         """Whoever is first in it may be another now."""

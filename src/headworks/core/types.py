@@ -111,9 +111,10 @@ class Verdict(NamedTuple):
     """A code of `core/reasons.py` when failed, else empty."""
 
 
-Row = tuple[str, str, float, float, str, str]
+Row = tuple[str, str, int | float, int | float, str, str]
 """A verdict as it is first written down: check, scope, value, limit, unit, and the reason it has if it fails. Every
-request has half a dozen, and most are never looked at again: `verdicts` makes the values people and programs read."""
+request has half a dozen, and most are never looked at again: `verdicts` makes the values people and programs read.
+A count is an `int` and stays one, compiled or not."""
 
 
 REASON: Final = 5

@@ -115,7 +115,7 @@ METRICS: dict[str, Metric] = {
             ("quota_used_ratio", "tenant unit", "Committed and outstanding over the period's quota."),
             ("open_streams", "worker", "Answers being streamed."),
             ("rss_bytes", "worker", "Memory of the gateway."),
-            ("build_info", "version", "Always 1."),
+            ("build_info", "version", "Always 1. The version ends in +compiled where compiled code runs."),
             ("policy_info", "policy_version mode ledger", "Always 1."),
         ),
         *_rows(

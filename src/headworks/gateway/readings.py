@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from headworks import __version__
+from headworks import IS_COMPILED, __version__
 from headworks.core.types import Reservation
 from headworks.gateway.metrics import Reading
 
@@ -23,7 +23,7 @@ REPLICA_STATES = ("ready", "draining", "stalled", "breaker_open", "lost")
 
 def readings(snapshot: Mapping[str, Any], records: list[Reservation], ledger: str, now_ms: int) -> Iterator[Reading]:
     """Everything a scrape shows beside counters and histograms. `records`: what the ledger holds charged."""
-    yield Reading("build_info", (__version__,), 1.0)
+    yield Reading("build_info", (f"{__version__}+compiled" if IS_COMPILED else __version__,), 1.0)
     yield Reading("policy_info", (snapshot["policy_version"], snapshot["mode"], ledger), 1.0)
     yield Reading("ledger_available", (), 1.0 if snapshot["ledger_available"] else 0.0)
     for name, tenant in snapshot["tenants"].items():

@@ -1,0 +1,80 @@
+"""The text of a module as it is compiled: the same program, said so that the compiler can do more with it.
+
+Three things are added, each on a line that is there already, so that tracebacks name the lines of the source:
+
+- a dataclass gets its constructor written out: the one that `dataclass` makes while the program runs stays interpreted, and
+  would store each field through a descriptor;
+- a module's constants, by their capitals, are `Final`, so that their values stand in the code instead of being looked up;
+- the classes in `OPEN` may have subclasses that are not compiled.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+OPEN = ("Book", "Leases", "Testimony", "Lives", "Records", "Gate")
+"""What tests make subclasses of, with a bug or an ear planted, and the bases of that."""
+PATCHED = ("OVERDUE_S",)
+"""Constants that a test shortens: they are looked up."""
+FIRST = "from __future__ import annotations"
+NAMES = "; from typing import Final as _Final, TYPE_CHECKING as _CHECKED"
+OPENS = "if _CHECKED: from mypy_extensions import mypyc_attr"
+OPENED = "@mypyc_attr(allow_interpreted_subclasses=True)"
+DATACLASSES = {"@dataclass": "@dataclass(init=False)", "@dataclass(slots=True)": "@dataclass(slots=True, init=False)"}
+"""As they are written here, and as they are compiled. Any other is left as it is."""
+CONSTANT = re.compile(r"_?[A-Z][A-Z0-9_]*")
+
+
+def native(source: str) -> str:
+    """What the compiler is given for this module."""
+    lines = [*source.splitlines(), ""]
+    tree = ast.parse(source)
+    given = [name for node in ast.walk(tree) for name in _constants(node)]
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef):
+            _construct(lines, node)
+            _open(lines, node)
+        for name in _constants(node):
+            if given.count(name) == 1 and name not in PATCHED:
+                _finish(lines, node)
+    lines[lines.index(FIRST)] += NAMES
+    return "\n".join(lines) + "\n"
+
+
+def _constants(node: ast.AST) -> Iterator[str]:
+    """The names in capitals that this statement gives a value."""
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+    yield from (one.id for one in targets if isinstance(one, ast.Name) and CONSTANT.fullmatch(one.id))
+
+
+def _finish(lines: list[str], node: ast.stmt) -> None:
+    """Its value never changes."""
+    line = lines[node.lineno - 1]
+    if isinstance(node, ast.Assign):
+        end = node.targets[0].end_col_offset
+        lines[node.lineno - 1] = f"{line[:end]}: _Final{line[end:]}"
+    elif isinstance(node, ast.AnnAssign) and "Final" not in ast.unparse(node.annotation):
+        begin, end = node.annotation.col_offset, node.annotation.end_col_offset
+        lines[node.lineno - 1] = f"{line[:begin]}_Final[{line[begin:end]}]{line[end:]}"
+
+
+def _construct(lines: list[str], node: ast.ClassDef) -> None:
+    """The constructor that `dataclass` would make, on the empty line behind the class."""
+    at = node.lineno - 2
+    fields = [one for one in node.body if isinstance(one, ast.AnnAssign)]
+    has_factory = any(one.value is not None and "field(" in ast.unparse(one.value) for one in fields)
+    if len(node.decorator_list) != 1 or lines[at] not in DATACLASSES or node.bases or has_factory or not fields:
+        return
+    assert not lines[node.end_lineno].strip(), f"{node.name}: no empty line behind it"
+    lines[at] = DATACLASSES[lines[at]]
+    stored = "; ".join(f"self.{ast.unparse(one.target)} = {ast.unparse(one.target)}" for one in fields)
+    lines[node.end_lineno] = f"    def __init__(self, {', '.join(map(ast.unparse, fields))}) -> None: {stored}"
+
+
+def _open(lines: list[str], node: ast.ClassDef) -> None:
+    if node.name in OPEN:
+        assert not lines[node.lineno - 2].strip(), f"{node.name}: no empty line before it"
+        lines[node.lineno - 2] = OPENED
+        lines[lines.index(FIRST) + 1] = OPENS

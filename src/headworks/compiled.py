@@ -1,0 +1,85 @@
+"""Which code runs: modules that were compiled (`scripts/compile`), or the Python beside them.
+
+Compiled modules lie in a folder of their own, `_compiled`, with a stamp: a hash of the very sources they were made of. They
+are used as long as the sources at hand have that hash, and never else: whoever edits a file runs what was edited
+(docs/decisions/0023-compiled.md). `HEADWORKS_PURE=1` has Python run in any case.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from hashlib import blake2b
+from importlib.abc import MetaPathFinder
+from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec
+from importlib.util import spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+
+PACKAGE = Path(__file__).resolve().parent
+FOLDER = PACKAGE / "_compiled"
+STAMP = FOLDER / "stamp"
+SUFFIX = EXTENSION_SUFFIXES[0]
+"""Of this Python on this platform: it is a part of the stamp."""
+COMPILED = ("core/*.py",)
+"""What is compiled, all of it as one library, so that calls between these modules are calls in C."""
+GROUP = "headworks_compiled"
+LIBRARY = f"{GROUP}__mypyc"
+"""The compiler's name for it. Each module beside it is a few lines that look into it."""
+PURE = "HEADWORKS_PURE"
+
+
+def sources() -> list[Path]:
+    """The files that are compiled."""
+    found = (path for pattern in COMPILED for path in sorted(PACKAGE.glob(pattern)))
+    return [path for path in found if path.name != "__init__.py"]
+
+
+def modules() -> list[str]:
+    """Their names as modules."""
+    return [".".join(("headworks", *path.relative_to(PACKAGE).with_suffix("").parts)) for path in sources()]
+
+
+def stamp() -> str:
+    """What the sources at hand, and this Python, would have to be compiled from."""
+    seen = blake2b(SUFFIX.encode(), digest_size=20)
+    for path in sources():
+        text = path.read_bytes()
+        seen.update(f"\n{path.relative_to(PACKAGE).as_posix()} {len(text)}\n".encode())
+        seen.update(text)
+    return seen.hexdigest()
+
+
+def is_current() -> bool:
+    """There are compiled modules, all of them, and they were made of the sources at hand."""
+    try:
+        return STAMP.read_text() == stamp() and {path.name for path in files().values()} <= set(os.listdir(FOLDER))
+    except OSError:
+        return False
+
+
+def files() -> dict[str, Path]:
+    """Where each module is, if it is compiled."""
+    return {name: FOLDER / f"{name}{SUFFIX}" for name in (LIBRARY, *modules())}
+
+
+class Finder(MetaPathFinder):
+    """Finds the compiled modules by their names, before anybody looks for their sources."""
+
+    def __init__(self, files: dict[str, Path]) -> None:
+        self._files = files
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        file = self._files.get(fullname)
+        return None if file is None else spec_from_file_location(fullname, file)
+
+
+def prefer() -> bool:
+    """From here on compiled modules are imported, if there are any that may be. Returns whether."""
+    if os.environ.get(PURE) or not is_current():
+        return False
+    sys.meta_path.insert(0, Finder(files()))
+    return True
