@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -108,6 +109,38 @@ def test_G4_alone_work_that_can_wait_is_not_paced() -> None:
     counter = Counter(shared(PROMISED, BULK, active_requests_max=100))
     counter.arrive("bulk", "batchco", 5, tokens=801)  # more than a step, less than it may have in hand
     assert len(counter.sent()) == 5
+
+
+def refused_in_a_full_pool(**bulk: Any) -> Counter:
+    """Eight places, all taken by bulk before anybody promised anything, and an interactive request that waited in vain."""
+    counter = Counter(shared(PROMISED, replace(BULK, **bulk), active_requests_max=8))
+    counter.arrive("bulk", "batchco", 20)
+    assert len(counter.sent()) == 8
+    counter.arrive("interactive", "acme")
+    counter.bench.advance(0.6)
+    assert counter.bench.decisions()[-1].reason == "queue_timeout"
+    return counter
+
+
+def test_G4_work_without_a_promise_keeps_to_its_share_for_three_seconds_after_one_with_a_promise_was_refused() -> None:
+    counter = refused_in_a_full_pool()
+    assert counter.served(4) == []  # four of eight are free, two of them kept; its share is one in eleven
+    told = counter.decision("bulk", "batchco")
+    (held,) = [one for one in told.verdicts if one.unit == "requests while others are refused"]
+    assert (told.outcome, held.check, held.value, round(held.limit, 2), held.passed) == ("queue", "fairness", 5, 0.73, False)
+    counter.bench.advance(2.7)
+    counter.arrive("bulk", "batchco")
+    assert counter.sent() == ["bulk/batchco"] * 2
+
+
+def test_G4_one_request_without_a_promise_runs_whatever_its_share_is() -> None:
+    counter = refused_in_a_full_pool()
+    assert counter.served(8) == ["bulk/batchco"]
+
+
+def test_G4_a_share_of_half_the_places_is_not_held_back_below_that() -> None:
+    counter = refused_in_a_full_pool(share=10.0)
+    assert counter.served(5) == ["bulk/batchco"]  # three run on
 
 
 # what newcomers are told

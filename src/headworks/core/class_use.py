@@ -10,7 +10,7 @@ PEAK_S = 3.0
 class ClassUse:
     """What one class has in a pool that several share: what it took here, and how quickly it gets on while it waits."""
 
-    __slots__ = ("_peak_s", "asked_s", "drain", "peak_requests", "peak_tokens", "requests", "tokens")
+    __slots__ = ("_peak_s", "asked_s", "denied_s", "drain", "peak_requests", "peak_tokens", "requests", "tokens")
 
     def __init__(self) -> None:
         self.tokens = 0
@@ -21,6 +21,8 @@ class ClassUse:
         self._peak_s = 0.0
         self.asked_s = float("-inf")
         """When the last request of it arrived."""
+        self.denied_s = float("-inf")
+        """When one of it was last refused for want of room."""
         self.drain = DrainRate()
 
     def note_peak(self, now_s: float) -> None:

@@ -78,8 +78,8 @@ class Refusing:
         """The answer to everybody who waits for it, and the record. What may be charged is settled elsewhere."""
         desk = self._desk
         life.end_reason = reason
-        if REASONS[reason].scope in FOR_WANT_OF and not life.request.retry_count:
-            life.lane.pool.pressure.refused(life.work.tokens)
+        if REASONS[reason].scope in FOR_WANT_OF:
+            self._denied(life, now_s)
         decision = desk.decider.decision(life, "refuse", reason, now_s)
         desk.record(decision)
         self._course.report(life, now_s, outcome)
@@ -87,6 +87,14 @@ class Refusing:
             desk.lives.pop(arrival, None)
             desk.effect(Reply(arrival, decision, usage))
         life.subscribers = []
+
+    def _denied(self, life: Life, now_s: float) -> None:
+        """There was no room for it: work without a promise gives way (`core/shares.py`), and more engines are wanted (F4)."""
+        lane = life.lane
+        if lane.use is not None:
+            lane.use.denied_s = now_s
+        if not life.request.retry_count:
+            lane.pool.pressure.refused(life.work.tokens)
 
     def gone(self, life: Life, now_s: float) -> None:
         """The last one that waited for it has left."""

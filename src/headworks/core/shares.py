@@ -9,6 +9,9 @@ the room as what was lent ends.
 
 While such a class asks, work that promises no first token is also *paced*: an engine reads prompts in the order in which they
 came, so one that came behind fifty long ones would wait for all of them. Only so much of it is sent before it is read.
+Where one that promises a first token was refused all the same, work without a promise has taken more of the engine than its
+turns give it, whatever the limits say (long contexts slow every token of the others): then it starts only while it has less
+than its share of the places, until nobody was refused for `DENIED_S`.
 And where the pool is pressed it is held back from starting, in shed order (`core/pressure.py`), as long as its class has
 its floor.
 """
@@ -26,6 +29,8 @@ from headworks.core.types import Row, Work
 LENT_AFTER_S = 10.0
 PEAK_FACTOR = 1.1
 """So much of what it used is kept: it can grow, and where its room was taken it has it back step by step."""
+DENIED_S = 3.0
+"""After a request with a promise was refused for want of room, work without one starts only within its share for so long."""
 READING_TOKENS = 2048
 """So much of paced work may be read at once on each engine, about what one step of an engine takes; or one prompt."""
 KEPT = "queue_timeout"
@@ -68,7 +73,7 @@ class Rival(NamedTuple):
 class Share:
     """How one (tenant, class) stands in a pool that is shared by weights."""
 
-    __slots__ = ("_floor_ratio", "_rank_ratio", "is_paced", "rivals", "use", "weights")
+    __slots__ = ("_floor_ratio", "_rank_ratio", "_share_ratio", "is_paced", "rivals", "use", "weights")
 
     def __init__(self, tenant: TenantPolicy, service_class: ClassPolicy, pool: Pool, policy: Policy) -> None:
         weights = class_weights(policy.classes)
@@ -86,6 +91,7 @@ class Share:
         """The classes a part of the pool is kept for."""
         self.is_paced = bool(self.rivals) and service_class.ttft_slo_s is None
         self._floor_ratio = service_class.floor_ratio
+        self._share_ratio = self.weights[0] / sum(weights.values()) if service_class.name in weights else 1.0
         self._rank_ratio = shed_rank_ratio(service_class, policy.classes)
 
     def kept(self, work: Work, pool: Pool, now_s: float) -> Row | None:
@@ -96,6 +102,10 @@ class Share:
         held = pool.pressure.hold(self._rank_ratio, now_s) if self.is_paced else None
         if held is not None and not self._is_below_floor(pool):
             return held
+        if self.is_paced and self.use is not None and any(now_s - rival.use.denied_s <= DENIED_S for rival in rivals):
+            own, limit = self.use.requests + work.sequences, self._share_ratio * pool.requests_limit()
+            if own > max(1.0, limit):
+                return "fairness", f"pool:{pool.name}", own, limit, "requests while others are refused", KEPT
         for rival in rivals:
             rival.use.note_peak(now_s)
         for taken, wanted, limit, unit, kept, kept_most in self._measures(work, pool, rivals):

@@ -54,6 +54,8 @@ class Plan:
     """An attempt that takes longer altogether is hung up."""
     retries: str = "none"
     """`none` or `sdk`."""
+    retries_max: int = load_retry.RETRIES_MAX
+    """The stock client's `max_retries`: a batch job sets many and goes on until `limit_s` after its first attempt."""
     chat: bool = True
     exact: bool = True
     """Ask for outputs of exact length (ignore_eos), which vLLM, SGLang and llama.cpp understand."""
@@ -233,8 +235,9 @@ class _Driver:
             self._ends[attempt.end] = self._ends.get(attempt.end, 0) + 1
             if self._plan.retries == "none" or attempt.end not in (REFUSED, UNCONNECTED):
                 return
-            wait_s = load_retry.wait_s(attempt.status, attempt.hints, retries, self._random)
-            if wait_s is None:
+            wait_s = load_retry.wait_s(attempt.status, attempt.hints, retries, self._random, self._plan.retries_max)
+            gives_up_s = call.attempts[0].started_s + self._plan.limit_s
+            if wait_s is None or time.monotonic() + wait_s >= gives_up_s:
                 return
             await asyncio.sleep(wait_s)
 

@@ -20,10 +20,10 @@ BACKOFF_S_MAX = 8.0
 JITTER_RATIO = 0.25
 
 
-def wait_s(status: int, hints: Mapping[str, str], retries: int, random: Random) -> float | None:
+def wait_s(status: int, hints: Mapping[str, str], retries: int, random: Random, retries_max: int = RETRIES_MAX) -> float | None:
     """Seconds until the next attempt, or None where the client gives up. Status 0: the connection failed."""
     hint_s = _hint_s(hints)
-    if retries >= RETRIES_MAX or (hint_s is not None and hint_s > HINT_S_MAX):
+    if retries >= retries_max or (hint_s is not None and hint_s > HINT_S_MAX):
         return None
     told = hints.get("x-should-retry")
     if told == "false":
@@ -32,7 +32,7 @@ def wait_s(status: int, hints: Mapping[str, str], retries: int, random: Random) 
         return None
     if hint_s is not None and hint_s > 0:
         return hint_s
-    return min(BACKOFF_S_FIRST * 2.0**retries, BACKOFF_S_MAX) * (1.0 - JITTER_RATIO * random.random())
+    return min(BACKOFF_S_FIRST * 2.0 ** min(retries, 8), BACKOFF_S_MAX) * (1.0 - JITTER_RATIO * random.random())
 
 
 def _hint_s(hints: Mapping[str, str]) -> float | None:
