@@ -19,6 +19,8 @@ from headworks.config.traffic import STEP_ACTIONS, PressureStep
 from headworks.config.values import ENVIRONMENT_NAME, address
 
 NO_KEY = "no key stands here; unless one is stored (headworks keys add), nobody can ask as this tenant"
+EMBEDDED = ("memory", "sqlite")
+"""Ledgers that one process has to itself."""
 KEY_LENGTH_SAFE = 20
 """Shorter API keys can be guessed; 256 random bits are 43 characters."""
 
@@ -185,6 +187,14 @@ def _ledger(config: Config, around: Surroundings) -> Iterator[Finding]:
     if scheme not in LEDGERS_IN_FORCE:
         text = f"this version has no shared ledger ({scheme}): gateways would each admit a whole budget; use sqlite:PATH"
         yield Finding((here,), text)
+    if config.server.workers > 1 and scheme in EMBEDDED:
+        text = f"server.workers is {config.server.workers}, and a ledger of {scheme} belongs to one process: each of them would"
+        yield Finding((("server", "workers"), here), f"{text} admit a whole budget; several need valkey://HOST:PORT")
+    if config.ledger.when_lost == "share" and scheme in EMBEDDED:
+        yield Finding((("ledger", "when_lost"), here), f"a ledger of {scheme} has one gateway; there is nothing to share")
+    if config.server.workers > 1 and not address(config.server.listen).port:
+        paths = (("server", "listen"), ("server", "workers"))
+        yield Finding(paths, "several workers listen on one port; name it")
     if scheme == "memory" and config.ledger.durability == "power":
         text = "memory: forgets everything with its process; durability: power needs sqlite:PATH"
         yield Finding((("ledger", "durability"), here), text)

@@ -45,8 +45,9 @@ class Leases(Testimony):
             boot.seen_sequence = command.seen_sequence
             boot.unvouched = command.unvouched
         boot.profiles = command.profiles
+        boot.posting = command.posting
         ended, alarms = self._judge_all()
-        owners = tuple(owner for owner, one in self._boots.items() if one.alive)
+        owners = tuple(owner for owner, one in self._boots.items() if one.alive and not one.posting)
         profiles = self._profiles_beside(boot)
         return self._answer("heartbeat", "", "ok", command.beat, owners=owners, records=ended, alarms=alarms, profiles=profiles)
 

@@ -146,12 +146,25 @@ def sequences(charges: Charges) -> int:
 class Boot:
     """One life of one gateway: its lease, what it vouches for, and what it owns."""
 
-    __slots__ = ("alive", "departed", "entries", "gone_ms", "lease_until_ms", "owner", "profiles", "seen_sequence", "unvouched")
+    __slots__ = (
+        "alive",
+        "departed",
+        "entries",
+        "gone_ms",
+        "lease_until_ms",
+        "owner",
+        "posting",
+        "profiles",
+        "seen_sequence",
+        "unvouched",
+    )
 
     def __init__(self, owner: Owner) -> None:
         self.owner = owner
         self.alive = True
         self.departed = False
+        self.posting = False
+        """After a change of the store it has not told everything yet."""
         self.lease_until_ms = 0
         self.gone_ms = 0
         self.seen_sequence = 0

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import replace
 
 from headworks.core.book_table import ORPHANED, TERMINAL
 from headworks.core.commands import (
@@ -30,13 +31,15 @@ from headworks.core.commands import (
 )
 from headworks.core.desk import Desk
 from headworks.core.events import LedgerLost, StoreChanged
+from headworks.core.ledger_limits import committed_of, limits_of
 from headworks.core.life import LEAVING, SETTLING, Life
 from headworks.core.peak import Profile
+from headworks.core.policy import INFINITE_S
 from headworks.core.quota import PREFIX
+from headworks.core.recovery import Recovery
 from headworks.core.replica import Replica
-from headworks.core.types import Charge, Owner, ReplicaSample, Reservation
+from headworks.core.types import Owner, ReplicaSample, Reservation
 
-BEAT_S = 1.0
 MARGIN_RATIO = 0.2
 """The part of a lease in which nothing is sent any more: a late process must find its lease still running elsewhere."""
 LIST_S = 5.0
@@ -57,6 +60,7 @@ class Boot:
 
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
+        self.recovery = Recovery(desk)
         self.lost = True
         """The store does not answer, or has not answered yet."""
         self.departed = False
@@ -66,6 +70,8 @@ class Boot:
         self.owners: tuple[Owner, ...] = ()
         self.wards: dict[str, Reservation] = {}
         """Orphans adopted here: watched until the ledger says they have stopped."""
+        self._heard_s = self._lost_s = -INFINITE_S
+        """When the last heartbeat that was answered was asked, and when the store was lost after it."""
         self._beat = 0
         self._beats: dict[int, float] = {}
         self._next_beat_s = float("-inf")
@@ -81,7 +87,7 @@ class Boot:
     def _stand(self, lease_until_s: float) -> None:
         """Until when new work may be asked for and sent: the lease's end, less a margin; not at all while nobody answers."""
         self.lease_until_s = lease_until_s
-        standing = not self.lost and not self.departed
+        standing = not self.lost and not self.departed and self.recovery.is_over
         self.open_until_s = lease_until_s - MARGIN_RATIO * self._desk.policy.lease_s if standing else float("-inf")
 
     def next_s(self) -> float:
@@ -98,10 +104,11 @@ class Boot:
             self._desk.command(Held(self._desk.owner))
         if now_s >= self._next_adopt_s:
             self._next_adopt_s = now_s + ADOPT_S
-            self._desk.command(Adopt(self._desk.owner))
+            if self.recovery.is_over:
+                self._desk.command(Adopt(self._desk.owner))
 
     def _heartbeat(self, now_s: float) -> None:
-        self._next_beat_s = now_s + BEAT_S
+        self._next_beat_s = now_s + self.recovery.next_beat_s()
         self._beat += 1
         self._beats[self._beat] = now_s
         if len(self._beats) > BEATS_MAX:
@@ -115,7 +122,10 @@ class Boot:
             self.put_limits()
         seen_sequence = self._seen_sequence(now_s - VOUCH_S)
         profiles = tuple(self._profiles(now_s)) if len(self.owners) > 1 else ()
-        self._desk.command(Heartbeat(self._desk.owner, self._beat, seen_sequence, self._unvouched(now_s), profiles))
+        unvouched, posting = self._unvouched(now_s), bool(self._desk.untold)
+        self._desk.command(Heartbeat(self._desk.owner, self._beat, seen_sequence, unvouched, profiles, posting))
+        if posting:
+            self._desk.tell(list(self.recovery.tell(self.wards, now_s)))
 
     def _profiles(self, now_s: float) -> Iterator[tuple[str, Profile]]:
         """What runs on each over-committed engine for this gateway: the others need it to see the future peak (D4)."""
@@ -169,6 +179,8 @@ class Boot:
             self.answered_sample(answer)
         elif verb == "cancel":
             self.answered_cancel(answer)
+        elif verb == "reassert":
+            self.answered_ward(answer)
         return False
 
     def quota_charges(self, life: Life, now_s: float) -> tuple[tuple[str, str, int], ...]:
@@ -187,14 +199,20 @@ class Boot:
         asked_s = self._beats.pop(answer.step, None)
         if asked_s is None or answer.outcome != "ok":
             return False
-        was_lost, self.lost = self.lost, False
+        was_open, self.lost = self.open(now_s), False
+        self._heard_s = max(self._heard_s, asked_s)
+        if -INFINITE_S < self.lease_until_s <= now_s and self.recovery.is_over:  # others may have taken what is ours
+            self.recovery.tell_all(self.wards)
+            self._next_beat_s = now_s
+            self._desk.wake(now_s)
+        self.recovery.heard(answer.owners, now_s)
         self._stand(max(self.lease_until_s, asked_s + self._desk.policy.lease_s))
         if set(self.owners) - set(answer.owners):
             self._next_adopt_s = now_s
             self._desk.wake(now_s)
         self.owners = answer.owners
         self._learn_others(dict(answer.profiles))
-        return was_lost
+        return not was_open and self.open(now_s)
 
     def _learn_others(self, profiles: dict[str, Profile]) -> None:
         for pool in self._desk.pools.values():
@@ -206,14 +224,26 @@ class Boot:
             if moved:
                 pool.learn_capacity()
 
-    def ledger_lost(self, event: LedgerLost, now_s: float) -> None:
+    def ledger_lost(self, event: LedgerLost | StoreChanged, now_s: float) -> None:
         """It does not answer: what we may do ends with the lease."""
+        if not self.lost:
+            self._lost_s = now_s
         self.lost = True
         self._stand(self.lease_until_s)
 
     def store_changed(self, event: StoreChanged, now_s: float) -> None:
-        """Another store answers: nothing of ours counts there yet."""
-        self.lost = True
+        """Another store answers: nothing of ours counts there yet, and its numbers are its own."""
+        self.ledger_lost(event, now_s)
+        self._desk.limits_open = True
+        self._beats.clear()
+        self._seen.clear()
+        for pool in self._desk.pools.values():
+            for replica in pool.replicas.values():
+                replica.forget_ledger()
+        for life in self._desk.runs.values():
+            if life.replica is not None and life.first_byte_s is not None:
+                life.replica.unstamped[life.execution.id] = life.first_byte_s
+        self.recovery.begin(self.owners, self.wards, self._lost_s - self._heard_s, now_s)
         self.fenced(now_s)
 
     def fenced(self, now_s: float) -> None:
@@ -230,6 +260,10 @@ class Boot:
             if record.state == ORPHANED and record.execution in self._desk.runs:  # our lease was over for a moment
                 self._desk.command(Reassert(record))
         untracked = frozenset(held.keys() - tracked)
+        ended = self.recovery.ended_here() if untracked else {}
+        for name in sorted(untracked & ended.keys()):  # an older copy of the ledger has not heard of its end
+            self._desk.command(replace(ended[name], commits=()))
+        untracked -= ended.keys()
         for name in sorted(untracked & self._untracked):
             record = held[name]
             if record.reserved_by != self._desk.owner:  # adopted, and the answer that said so was lost
@@ -274,6 +308,14 @@ class Boot:
         """Asked again about an orphan: it may have been ended without our hearing of it."""
         record = self.wards.get(answer.execution)
         if record is not None and answer.state in TERMINAL:
+            self.released(record)
+
+    def answered_ward(self, answer: Answer) -> None:
+        """Told again that an orphan is watched here: it has ended, or somebody else watches it."""
+        record = self.wards.get(answer.execution)
+        if answer.outcome != "fenced":
+            self._desk.untold.pop(answer.execution, None)
+        if record is not None and answer.outcome == "refused":
             self.released(record)
 
     def sampled(self, replica: Replica, sample: ReplicaSample, now_s: float) -> None:
@@ -339,37 +381,3 @@ class Boot:
             self.departed = True
             self._stand(self.lease_until_s)
             self._desk.command(Depart(self._desk.owner))
-
-
-def limits_of(desk: Desk) -> Iterator[Charge]:
-    """Every limit the ledger checks, from the policy and from what the engines said. Observing, it checks none."""
-    if desk.policy.observe:
-        return
-    for tenant in desk.policy.tenants.values():
-        if tenant.active_tokens_max is not None:
-            yield Charge(f"tenant:{tenant.name}", "tokens", tenant.active_tokens_max)
-        if tenant.active_requests_max is not None:
-            yield Charge(f"tenant:{tenant.name}", "requests", tenant.active_requests_max)
-    for use in desk.tenants.values():
-        if use.quota is not None:
-            yield from use.quota.limits()
-    for pool in desk.pools.values():
-        limits = [replica.memory.limit() for replica in pool.replicas.values()]
-        known = [limit for limit in limits if limit is not None]
-        stated = pool.policy.active_tokens_max
-        if known or stated is not None:
-            yield Charge(f"pool:{pool.name}", "tokens", sum(known) if stated is None else stated)
-        for replica, limit in zip(pool.replicas.values(), limits, strict=True):
-            if limit is not None:
-                yield Charge(replica.scope, "tokens", limit)
-            if pool.policy.active_requests_max is not None:
-                yield Charge(replica.scope, "requests", pool.policy.active_requests_max)
-            yield from map(Charge._make, replica.reading.limits(replica.scope))
-
-
-def committed_of(desk: Desk) -> Iterator[Charge]:
-    """What this gateway knows to be used up of the running periods' quotas; from here on the ledger has been told so."""
-    for use in desk.tenants.values():
-        if use.quota is not None:
-            use.quota.is_told = True
-            yield from use.quota.committed()

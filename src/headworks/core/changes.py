@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from headworks.core import control
+from headworks.core.book_table import TERMINAL
 from headworks.core.boot import Boot
+from headworks.core.commands import Answer
 from headworks.core.course import Course
 from headworks.core.desk import Desk
 from headworks.core.disciplines import own_share
-from headworks.core.events import Drain, SampleFailed, UsageRead
-from headworks.core.life import RUNNING, SENT
+from headworks.core.events import Drain, SampleFailed, StoreChanged, UsageRead
+from headworks.core.identity import Identity
+from headworks.core.life import ASKED, CLAIMING, RUNNING, SENT, Life
 from headworks.core.policy import INFINITE_S, Policy
 from headworks.core.pool import Pool
 from headworks.core.refusing import Refusing
@@ -24,11 +27,12 @@ NO_LONGER = ("request_exceeds_capacity", "insufficient_quota", "tenant_capacity_
 class Changes:
     """Drain and reload, at the gate's desk."""
 
-    def __init__(self, desk: Desk, course: Course, boot: Boot, refusing: Refusing) -> None:
+    def __init__(self, desk: Desk, course: Course, boot: Boot, refusing: Refusing, identity: Identity) -> None:
         self._desk = desk
         self._course = course
         self._boot = boot
         self._refusing = refusing
+        self._identity = identity
         self._until_s: float | None = None
 
     def freed(self, name: str) -> Pool | None:
@@ -132,6 +136,30 @@ class Changes:
             for life in pool.queue.lives():
                 self._refusing.unqueue(life)
                 self._refusing.turn_away(life, "draining", now_s)
+
+    def store_changed(self, event: StoreChanged, now_s: float) -> None:
+        """What was asked of the old store and not granted is asked anew, when everybody's work stands in the new one."""
+        desk = self._desk
+        self._boot.store_changed(event, now_s)
+        for life in list(desk.claims.values()):
+            if life.state == CLAIMING:
+                self._identity.late(life, now_s)
+        for life in list(desk.runs.values()):
+            if life.state == ASKED:
+                self._refusing.not_now(life)
+
+    def told_again(self, life: Life, answer: Answer, now_s: float) -> bool:
+        """What the ledger said when it was told that this runs here. True when it knows that it has ended."""
+        if answer.outcome == "fenced":
+            return False
+        self._desk.untold.pop(life.execution.id, None)
+        if answer.outcome != "refused":
+            return False
+        if answer.state in TERMINAL:
+            return self._course.ended_by_ledger(life.execution.id, answer.evidence, now_s) is not None
+        if life.state in (SENT, RUNNING):
+            self._course.away(life, now_s)
+        return False
 
     def usage_read(self, event: UsageRead, now_s: float) -> None:
         """What was used of running periods, by the usage journal."""

@@ -124,6 +124,8 @@ class Heartbeat:
     cancel or stop has been asked and not been answered yet."""
     profiles: tuple[tuple[str, tuple[int, ...]], ...] = ()
     """By replica: what runs there for this gateway and how much of it is still to come (`core/peak.py`)."""
+    posting: bool = False
+    """The store has changed, and not all that this boot has stands in it yet. It is not listed among the owners till then."""
 
 
 @dataclass(slots=True)
@@ -300,7 +302,7 @@ class Answer:
     records: tuple[Reservation, ...] = ()
     """Adopt, Held: the records; PutSample, Heartbeat, PutIncarnation, Withdraw: the ones that ended by it."""
     owners: tuple[Owner, ...] = ()
-    """Heartbeat: the boots whose lease runs."""
+    """Heartbeat: the boots whose lease runs and who are not posting."""
     profiles: tuple[tuple[str, tuple[int, ...]], ...] = ()
     """Heartbeat: what the others have on each replica, added up."""
     incarnation: int = 0

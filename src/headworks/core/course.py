@@ -17,7 +17,6 @@ from headworks.core.desk import Desk
 from headworks.core.effects import Abort, Run
 from headworks.core.ending import end_of, outcome_of, outcome_record, usage_of
 from headworks.core.events import (
-    AskedAway,
     ClientSlow,
     EngineClosed,
     EngineLost,
@@ -35,7 +34,7 @@ from headworks.core.life import LEAVING, RUNNING, SENT, SETTLING, UNASKED, Life
 from headworks.core.policy import INFINITE_S
 from headworks.core.pool import Pool
 from headworks.core.replica import Replica
-from headworks.core.types import Decision, ReplicaSample, Reservation
+from headworks.core.types import Decision, ReplicaSample
 
 OVERDUE_S = 10.0
 """Evidence not there by then raises an alarm, and again every so often. The charge stays."""
@@ -210,11 +209,9 @@ class Course:
         if life is not None and life.state in (SENT, RUNNING):
             self._leave(life, "silent", "upstream_timeout", now_s)
 
-    def asked_away(self, event: AskedAway, now_s: float) -> None:
+    def away(self, life: Life, now_s: float) -> None:
         """Another gateway holds its record now: close the connection and testify."""
-        life = self._desk.runs.get(event.execution)
-        if life is not None and life.state in (SENT, RUNNING):
-            self._leave(life, "away", "ledger_unavailable", now_s)
+        self._leave(life, "away", "ledger_unavailable", now_s)
 
     def drained(self, life: Life, now_s: float) -> None:
         """The gateway's own time is up: cut it, told as such."""
@@ -322,6 +319,8 @@ class Course:
             self._desk.heard(life)
         state, is_stop = life.state, answer.verb == "stop"
         if is_stop and (state == UNASKED or (state == SETTLING and answer.outcome != "refused")):
+            if self._desk.ended is not None and type(ask) is Stop:
+                self._desk.ended.append(ask)
             return self._over(life, now_s)
         if answer.verb == "cancel" and answer.state in TERMINAL and state == LEAVING:
             self._close_by_ledger(life, answer.evidence, now_s)
@@ -348,15 +347,15 @@ class Course:
         if replica is not None:
             replica.unproved[life.execution.id] = now_s
 
-    def ended_by_ledger(self, record: Reservation, now_s: float) -> Life | None:
+    def ended_by_ledger(self, execution: str, evidence: str, now_s: float) -> Life | None:
         """The ledger ended it by counting, a new incarnation or an operator's word. Returns the life if it was ours."""
-        life = self._desk.runs.get(record.execution)
+        life = self._desk.runs.get(execution)
         if life is None or life.state not in (SENT, RUNNING, LEAVING, SETTLING):
             return None
         if life.state in (SENT, RUNNING):
             life.end_reason, life.failed = "upstream_lost", True
             self._desk.effect(Abort(life.execution.id, "upstream_lost" if life.wanted else ""))
-        self._close_by_ledger(life, record.evidence, now_s)
+        self._close_by_ledger(life, evidence, now_s)
         return life
 
     def _close_by_ledger(self, life: Life, evidence: str, now_s: float) -> None:

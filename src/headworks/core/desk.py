@@ -9,11 +9,12 @@ whatever times it had stated, and its memory serves the next.
 
 from __future__ import annotations
 
+from collections import deque
 from hashlib import shake_256
 from heapq import heapify, heappop, heappush
 from itertools import islice, takewhile
 
-from headworks.core.commands import Command, Grow, Start
+from headworks.core.commands import Command, Grow, Start, Stop
 from headworks.core.decide import Decider
 from headworks.core.disciplines import Discipline
 from headworks.core.effects import Alarm, Ask, Effect, Observe, Outcome, Record, WakeAt
@@ -50,6 +51,12 @@ class Desk:
         """Arrival id → life, while somebody waits for it."""
         self.claims: dict[str, Life] = {}
         """Execution id → life, from the claim of a key for it until it has ended or the key was given back."""
+        self.untold: dict[str, float] = {}
+        """Executions that the ledger has to be told again, and when it was told last (`core/recovery.py`)."""
+        self.recovers = False
+        """Not everybody's work stands in the ledger: nothing may be charged on top, not even for what runs."""
+        self.ended: deque[Stop] | None = None
+        """What ended here lately, where the ledger is shared: an older copy of it may not know."""
         self.arrivals = 0
         self._lanes: dict[tuple[str, str, str], Lane] = {}
         self._cached_ratios: dict[tuple[str, str, str], float] = {}
@@ -119,6 +126,10 @@ class Desk:
         lane = self.lane(request.key.tenant, request.service_class, request.pool)
         return self.decider.estimator.unsure(request, lane.pool, lane.tenant_policy)
 
+    def utc_ms(self, at_s: float | None) -> int:
+        """That moment by the wall clock, as records carry it; 0 for never."""
+        return 0 if at_s is None else round((at_s + self._utc_offset_s) * 1000)
+
     # effects and commands of this turn
 
     def effect(self, effect: Effect) -> None:
@@ -147,7 +158,8 @@ class Desk:
     def ask_growth(self, life: Life, command: Grow, now_s: float) -> None:
         """The same beside whatever else is asked about it: a start that rides along must not be forgotten for this."""
         life.growing = command
-        self._commands.append(command)
+        if not self.recovers:
+            self._commands.append(command)
         life.growing_late_s = late_s = now_s + self.policy.ask_late_s
         self._growths.pop(command.execution, None)
         self._growths[command.execution] = life

@@ -45,7 +45,10 @@ class LedgerLost:
 
 @dataclass(slots=True)
 class StoreChanged:
-    """The store that answers is another one than before (restart, failover, restored copy): it must be told everything."""
+    """The store that answers is another one than before (restart, failover, restored copy): it must be told everything.
+
+    Also the first word of a store that several gateways share. `epoch` names its process.
+    """
 
     epoch: str
 
@@ -160,13 +163,6 @@ class Freed:
 
 
 @dataclass(slots=True)
-class AskedAway:
-    """Another gateway adopted this execution: its connection must be closed here."""
-
-    execution: str
-
-
-@dataclass(slots=True)
 class UsageRead:
     """What the usage journal has of running periods, as (quota scope, unit, amount): at the start, and after a reload."""
 
@@ -212,7 +208,6 @@ Event = (
     | ReplicaSampled
     | SampleFailed
     | Freed
-    | AskedAway
     | UsageRead
     | Tick
     | Drain

@@ -37,8 +37,8 @@ class Gate:
         self._course = Course(self._desk)
         self._boot = Boot(self._desk)
         self._refusing = Refusing(self._desk, self._course)
-        self._changes = Changes(self._desk, self._course, self._boot, self._refusing)
         self._identity = Identity(self._desk, self._course, self._boot, self._refusing)
+        self._changes = Changes(self._desk, self._course, self._boot, self._refusing, self._identity)
         self.left, self.unsure, self.estimates = self._desk.left, self._desk.unsure, self._desk.decider.estimator.standing
         """For looking in, as `snapshot` below."""
         self._handlers: dict[type[Any], Callable[[Any, float], None]] = {
@@ -47,7 +47,7 @@ class Gate:
             events.Attached: self._on_attached,
             events.LedgerAnswered: self._on_ledger_answered,
             events.LedgerLost: self._boot.ledger_lost,
-            events.StoreChanged: self._boot.store_changed,
+            events.StoreChanged: self._changes.store_changed,
             events.NotSent: self._on_not_sent,
             events.FirstByte: self._on_first_byte,
             events.Progressed: self._course.progressed,
@@ -60,7 +60,6 @@ class Gate:
             events.ReplicaSampled: self._on_sampled,
             events.SampleFailed: self._changes.sample_failed,
             events.Freed: self._on_freed,
-            events.AskedAway: self._course.asked_away,
             events.UsageRead: self._changes.usage_read,
             events.Tick: self._on_tick,
             events.ClientSlow: self._course.client_slow,
@@ -209,7 +208,8 @@ class Gate:
         elif answer.verb == "claim":
             self._on_claim_answered(answer, now_s)
         elif life is not None:
-            if self._course.answered(life, answer, now_s):
+            take = self._changes.told_again if answer.verb == "reassert" else self._course.answered
+            if take(life, answer, now_s):
                 self._ended(life, now_s)
         else:
             self._on_standing_answered(answer, now_s)
@@ -231,10 +231,10 @@ class Gate:
         if answer.outcome in ("granted", "recorded"):
             self._granted(life, pool, now_s)
         elif answer.outcome == "never":
-            self._drop_run(life)
+            self._refusing.drop_run(life)
             self._refusing.never(life, answer.shortfalls, now_s)
         elif answer.outcome == "refused" and metering.by_quota(answer.shortfalls):
-            self._drop_run(life)
+            self._refusing.drop_run(life)
             self._refusing.quota_gone(life, answer.shortfalls, now_s)
         elif answer.outcome == "dead":
             # Its grant may have been made and forgotten by us for too long: settle that, and try as another execution.
@@ -258,10 +258,7 @@ class Gate:
 
     def _not_now(self, life: Life, pool: Pool, answer: Answer, now_s: float) -> None:
         """Refused for now, another flow's turn, or our lease has lapsed: back to its place in the queue."""
-        self._drop_run(life)
-        self._desk.move(life, "not_now")
-        pool.queue.add(life)
-        self._desk.set_timer(life, life.start_by_s)
+        self._refusing.not_now(life)
         if answer.outcome == "fenced":
             self._boot.fenced(now_s)
         else:
@@ -270,14 +267,6 @@ class Gate:
             self._desk.wake(pool.sent_back(flow, answer.outcome, now_s))
             if flow:
                 self._pump(pool, now_s)
-
-    def _drop_run(self, life: Life) -> None:
-        """Nothing of this attempt is charged: forget its execution."""
-        self._desk.runs.pop(life.execution.id, None)
-        self._desk.let_go(life)
-        life.ask = None
-        if life.turn_tokens:
-            life.lane.pool.queue.correct(life, life.used_tokens())
 
     # after the grant
 
@@ -320,7 +309,7 @@ class Gate:
 
     def _ended(self, life: Life, now_s: float) -> None:
         """The ledger has let go of it: now, and not before, its place is free."""
-        self._drop_run(life)
+        self._refusing.drop_run(life)
         if life.claim:
             self._desk.claims.pop(life.claim, None)
         life.timer_s = INFINITE_S
@@ -355,7 +344,7 @@ class Gate:
     def _ended_by_ledger(self, record: Reservation, now_s: float) -> None:
         """Counting, a new incarnation or an operator has ended an execution: ours, or an orphan watched here."""
         self._boot.released(record)
-        life = self._course.ended_by_ledger(record, now_s)
+        life = self._course.ended_by_ledger(record.execution, record.evidence, now_s)
         if life is not None:
             self._ended(life, now_s)
 

@@ -126,6 +126,21 @@ class Refusing:
         pool.queue.remove(life)
         pool.unqueued(life.request.service_class)
 
+    def drop_run(self, life: Life) -> None:
+        """Nothing of this attempt is charged: forget its execution."""
+        self._desk.runs.pop(life.execution.id, None)
+        self._desk.let_go(life)
+        life.ask = None
+        if life.turn_tokens:
+            life.lane.pool.queue.correct(life, life.used_tokens())
+
+    def not_now(self, life: Life) -> None:
+        """The ledger did not charge it: back to its place in the queue, for as long as it may wait."""
+        self.drop_run(life)
+        self._desk.move(life, "not_now")
+        life.lane.pool.queue.add(life)
+        self._desk.set_timer(life, life.start_by_s)
+
     def unask(self, life: Life, what: str, end: str, now_s: float) -> None:
         """Take back what was asked for: nothing was sent and nothing will be, whatever the ledger has answered."""
         self._desk.move(life, what)

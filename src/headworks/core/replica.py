@@ -118,6 +118,13 @@ class Replica:
         self.memory.learn()
         self.reading.change_policy(policy, promise_s)
 
+    def forget_ledger(self) -> None:
+        """Another store answers: it has not been told of this engine, and its sequences and numbers are others."""
+        self.incarnation_told = ""
+        self.incarnation_number = self.reader_sequence = 0
+        self.stamps_asked = ()
+        self.unstamped.clear()
+
     def refused_connection(self, now_s: float) -> None:
         """Nobody listens there: leave it alone for a moment."""
         self.down_until_s = max(self.down_until_s, now_s + DOWN_S)

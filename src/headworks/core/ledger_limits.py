@@ -1,0 +1,42 @@
+"""What the ledger is told of limits: every scope's, and what is used up of those of a period."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from headworks.core.desk import Desk
+from headworks.core.types import Charge
+
+
+def limits_of(desk: Desk) -> Iterator[Charge]:
+    """Every limit the ledger checks, from the policy and from what the engines said. Observing, it checks none."""
+    if desk.policy.observe:
+        return
+    for tenant in desk.policy.tenants.values():
+        if tenant.active_tokens_max is not None:
+            yield Charge(f"tenant:{tenant.name}", "tokens", tenant.active_tokens_max)
+        if tenant.active_requests_max is not None:
+            yield Charge(f"tenant:{tenant.name}", "requests", tenant.active_requests_max)
+    for use in desk.tenants.values():
+        if use.quota is not None:
+            yield from use.quota.limits()
+    for pool in desk.pools.values():
+        limits = [replica.memory.limit() for replica in pool.replicas.values()]
+        known = [limit for limit in limits if limit is not None]
+        stated = pool.policy.active_tokens_max
+        if known or stated is not None:
+            yield Charge(f"pool:{pool.name}", "tokens", sum(known) if stated is None else stated)
+        for replica, limit in zip(pool.replicas.values(), limits, strict=True):
+            if limit is not None:
+                yield Charge(replica.scope, "tokens", limit)
+            if pool.policy.active_requests_max is not None:
+                yield Charge(replica.scope, "requests", pool.policy.active_requests_max)
+            yield from map(Charge._make, replica.reading.limits(replica.scope))
+
+
+def committed_of(desk: Desk) -> Iterator[Charge]:
+    """What this gateway knows to be used up of the running periods' quotas; from here on the ledger has been told so."""
+    for use in desk.tenants.values():
+        if use.quota is not None:
+            use.quota.is_told = True
+            yield from use.quota.committed()
