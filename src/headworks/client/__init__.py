@@ -1,0 +1,12 @@
+"""Bounded back-off for those who call a server that may refuse: transports for httpx, and so for the OpenAI SDK (F8).
+
+    with httpx.Client(transport=RetryTransport()) as client: ...
+    OpenAI(http_client=client, max_retries=0)
+
+Stands alone: of this package it imports nothing else, and of others httpx only.
+"""
+
+from headworks.client.policy import OverloadError, RetryPolicy
+from headworks.client.transport import AsyncRetryTransport, RetryTransport
+
+__all__ = ["AsyncRetryTransport", "OverloadError", "RetryPolicy", "RetryTransport"]
