@@ -36,9 +36,8 @@ from statistics import median
 from typing import Any
 
 from cost_stages import stages_us
-from servers import Server, free_port, process
-
 from headworks import RUNS_AS
+from servers import Server, free_port, process
 
 BENCH = Path(__file__).resolve().parent
 BUILD = BENCH / ".build"
