@@ -19,5 +19,5 @@ class CompiledWheel(BuildHookInterface):  # type: ignore[type-arg]
 
         if not compiled.is_current():
             raise SystemExit("scripts/compile comes first, with the Python that the wheel is for")
-        build_data["artifacts"].append(f"src/headworks/{compiled.FOLDER.name}/*")
+        build_data["artifacts"] += [f"src/headworks/_compiled/{name}" for name in (f"*{compiled.SUFFIX}", compiled.STAMP.name)]
         build_data["pure_python"], build_data["infer_tag"] = False, True
