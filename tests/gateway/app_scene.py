@@ -75,7 +75,11 @@ class Scene:
             return await client.get(path, headers=headers)
 
     def charged(self) -> list[Reservation]:
-        return self.app._charged()
+        return self.app.ledger.charged()
+
+    def held(self, scope: str) -> int:
+        """Tokens charged there. For ledgers in this process."""
+        return self.app.store.book.held(scope, "tokens")
 
     def inside(self) -> int:
         """Executions that are physically inside the engines."""
@@ -98,10 +102,10 @@ class Scene:
         """Nothing is held anywhere, and the books are right."""
         await self.until(lambda: not self.charged() and not self.app.gate._desk.runs)
         assert self.inside() == 0, "something was released while it was inside an engine"
-        assert self.app.audit() == []
+        assert await self.app.ledger.audit() == []
         assert not self.app.gate._desk.claims
         for pool in self.app.policy.pools:
-            assert self.app._held(f"pool:{pool}") == 0
+            assert (await self.app.ledger.show())["tokens"][pool] == 0
         snapshot = self.app.snapshot()
         assert {name: pool["tokens"] for name, pool in snapshot["pools"].items()} == dict.fromkeys(snapshot["pools"], 0)
 

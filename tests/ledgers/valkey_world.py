@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from headworks.core.commands import Answer, Command
 from headworks.core.seams import LedgerStore
 from headworks.ledgers.valkey import ValkeyStore
-from headworks.ledgers.valkey_place import parse
+from headworks.ledgers.valkey_place import place_of
 from headworks.ledgers.valkey_script import script
 from headworks.testing.servers import Server
 from headworks.testing.suites.ledger_subject import LEASE_MS, REMEMBER_MS, Opened
@@ -105,7 +105,7 @@ class ValkeyWorld:
 
     def _open(self) -> Waited:
         store = ValkeyStore(
-            parse(self._url),
+            place_of(self._url),
             f"d{self._domain}",
             lease_ms=LEASE_MS,
             remember_ms=REMEMBER_MS,

@@ -202,6 +202,7 @@ def settings(config: Config, environment: Mapping[str, str]) -> Settings:
         limits=ConnectionLimits(**server.limits.model_dump()),
         drain_s=server.drain_s,
         ledger_url=_ledger_url(config.ledger.url, environment),
+        domain=config.ledger.domain,
         lease_s=config.ledger.lease_s,
         remember_s=config.ledger.remember_s,
         durability=config.ledger.durability,

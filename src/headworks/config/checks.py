@@ -6,11 +6,10 @@ so that `load.py` can leave out what rests on a value that was already refused.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from headworks.config import secret
+from headworks.config import ledger_url, secret
 from headworks.config.checks_pools import POOL_CHECKS
 from headworks.config.document import Path
 from headworks.config.findings import Finding
@@ -181,13 +180,16 @@ def _ledger(config: Config, around: Surroundings) -> Iterator[Finding]:
             yield Finding((here,), text)
             return
         url = secret.resolve(url, around.environment).reveal()
-    scheme = re.split(r"[:+]", url, maxsplit=1)[0]
-    if scheme not in LEDGERS_IN_FORCE:
-        text = f"this version has no shared ledger ({scheme}): gateways would each admit a whole budget; use sqlite:PATH"
-        yield Finding((here,), text)
-    if scheme == "memory" and config.ledger.durability == "power":
-        text = "memory: forgets everything with its process; durability: power needs sqlite:PATH"
-        yield Finding((("ledger", "durability"), here), text)
+    if ledger_url.is_shared(url):
+        try:
+            ledger_url.parse(url)
+        except ValueError as error:
+            yield Finding((here,), str(error))
+    elif url.partition(":")[0] not in LEDGERS_IN_FORCE:
+        yield Finding((here,), "the variable holds none of memory: · sqlite:PATH · valkey://HOST:PORT/0")
+    if config.ledger.durability == "power" and not url.startswith("sqlite:"):
+        text = "memory: forgets everything with its process" if url == "memory:" else "a shared ledger lasts as its server does"
+        yield Finding((("ledger", "durability"), here), f"{text}; durability: power needs sqlite:PATH")
 
 
 def _secrets(config: Config, around: Surroundings) -> Iterator[Finding]:

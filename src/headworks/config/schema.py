@@ -151,7 +151,7 @@ def json_schema() -> dict[str, Any]:
 ENGINES_IN_FORCE = ("vllm", "openai")
 """Engines this version has an adapter for. A pool with another is refused: nothing could be sent to it."""
 
-LEDGERS_IN_FORCE = ("memory", "sqlite")
+LEDGERS_IN_FORCE = ("memory", "sqlite", "valkey")
 """Ledger schemes this version has. Another is refused: gateways that do not share one would each admit a whole budget."""
 
 SERVER_TLS_IN_FORCE = False
@@ -176,7 +176,6 @@ NOT_YET_IN_FORCE: tuple[NotYet, ...] = (
     NotYet("server.workers", "one process serves", but=(1,)),
     NotYet("server.tls", "both ports speak plain HTTP"),
     NotYet("server.guard", "the gateway does not shed for its own sake"),
-    NotYet("ledger.domain", "a ledger in one process is one domain", but=("main",)),
     NotYet("ledger.when_lost", "nothing is admitted while the ledger does not answer", but=("closed",)),
     NotYet("classes.*.mode", "server.mode alone decides", but=("enforce",)),
     NotYet("classes.*.slo.goodput_ratio", "each promise decides by its own percentile"),

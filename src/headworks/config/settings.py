@@ -74,6 +74,9 @@ class Settings:
     limits: ConnectionLimits
     drain_s: float
     ledger_url: str
+    """With user and password, if it has any."""
+    domain: str
+    """Everything that shares limits shares one, where several gateways share a ledger."""
     lease_s: float
     remember_s: float
     durability: str

@@ -21,12 +21,12 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 from headworks.core.commands import Answer, Command
 from headworks.core.types import Owner
 from headworks.ledgers import valkey_view
+from headworks.ledgers.base import Told
 from headworks.ledgers.errors import LedgerError
 from headworks.ledgers.valkey_line import Line, StoreError, StoreLost, open_line
 from headworks.ledgers.valkey_place import Place
@@ -51,17 +51,6 @@ ELSEWHERE = ("READONLY", "MOVED", "ASK", "LOADING", "MASTERDOWN", "CLUSTERDOWN",
 """Errors after which the server, or the way to it, is looked for anew."""
 
 Answered = Callable[[list[Answer]], None]
-
-
-@dataclass(slots=True)
-class Told:
-    """Who hears of what happens to the store."""
-
-    lost: Callable[[], None] = lambda: None
-    changed: Callable[[str], None] = lambda epoch: None
-    """Another epoch answers; also the first one."""
-    woken: Callable[[str], None] = lambda pool: None
-    """Capacity came free in a pool, and this gateway's flow has the first claim."""
 
 
 class ValkeyStore:

@@ -30,14 +30,19 @@ LIMITS: dict[str, int] = {
     "FORGOTTEN_PAGE": FORGOTTEN_PAGE,
     "FORGOTTEN_PAGES_MAX": FORGOTTEN_PAGES_MAX,
     "UNLIMITED": UNLIMITED,
-    "FLOWS_MAX": level.FLOWS_MAX,
-    **{name: getattr(fair, name) for name in ("MARK_MS", "WOKEN_MS", "MARK_KEPT_MS", "PASSES_MAX", "MARKS_MAX", "LOOKED_PAST_MAX")},
-    **{name: getattr(book_proof, name) for name in ("READER_MS", "FOREIGN_SAMPLES", "UNDECIDED_SAMPLES", "DOUBT_MS", "YIELD_MS")},
-    **{name: getattr(book_proof, name) for name in ("YIELD_EVERY_MS", "SAMPLES_MAX", "ENDED_MAX", "INCARNATIONS_MAX")},
-    **{name: getattr(book_records, name) for name in ("MINTED_MS", "MINTED_STEP_MS", "TOMBSTONE_LEASES", "WAKES_MAX", "NEVER_MS")},
-    "ADOPT_MAX": book_leases.ADOPT_MAX,
-    "BOOTS_MAX": book_leases.BOOTS_MAX,
-    "STEPS_MAX": book_lives.STEPS_MAX,
+    **{
+        name: getattr(module, name)
+        for module, names in (
+            (level, ("FLOWS_MAX",)),
+            (fair, ("MARK_MS", "WOKEN_MS", "MARK_KEPT_MS", "PASSES_MAX", "MARKS_MAX", "LOOKED_PAST_MAX")),
+            (book_proof, ("READER_MS", "FOREIGN_SAMPLES", "UNDECIDED_SAMPLES", "DOUBT_MS", "YIELD_MS", "YIELD_EVERY_MS")),
+            (book_proof, ("SAMPLES_MAX", "ENDED_MAX", "INCARNATIONS_MAX")),
+            (book_records, ("MINTED_MS", "MINTED_STEP_MS", "TOMBSTONE_LEASES", "WAKES_MAX", "NEVER_MS")),
+            (book_leases, ("ADOPT_MAX", "BOOTS_MAX")),
+            (book_lives, ("STEPS_MAX",)),
+        )
+        for name in names
+    },
 }
 
 OWNERS = ("owner", "reserved_by")

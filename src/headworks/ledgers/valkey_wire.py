@@ -98,7 +98,7 @@ class Answers:
             return plain_answer(_VERBS[kind], execution, told[0], told[1], owner, sequence, None, "")
         if len(told) == RECORD:
             outcome, state, evidence, usage, name = told
-            owner = self._owner(name)
+            owner = self.owner(name)
             return plain_answer(_VERBS[kind], execution, outcome, state, owner, sequence, _usage(usage), evidence)
         step = command.step if kind is Grow else command.beat if kind is Heartbeat else 0  # type: ignore[union-attr]
         more = self._more(told[2]) if told[2] else {}
@@ -106,21 +106,16 @@ class Answers:
         return Answer(_VERBS[kind], outcome=told[0], state=told[1], step=step, sequence=sequence, **more)
 
     def _more(self, told: dict[str, Any]) -> dict[str, Any]:
-        return {name: self._READ[name](self, value) if name in self._READ else value for name, value in told.items()}
+        return {name: _READ[name](self, value) if name in _READ else value for name, value in told.items()}
 
-    def _owner(self, name: str) -> Owner:
+    def owner(self, name: str) -> Owner:
+        """A boot, by the name it has in the store."""
         owner = self._owners.get(name)
         if owner is None:
             if len(self._owners) >= OWNERS_MAX:
                 self._owners.clear()
             owner = self._owners[name] = Owner(*name.split("\0"))
         return owner
-
-    def _owner_list(self, names: Sequence[str]) -> tuple[Owner, ...]:
-        return tuple(map(self._owner, names))
-
-    def _records(self, told: Sequence[Any]) -> tuple[Reservation, ...]:
-        return tuple(map(self.record, told))
 
     def record(self, told: Sequence[Any]) -> Reservation:
         """One execution, as the script writes it."""
@@ -133,8 +128,8 @@ class Answers:
             state=state,
             was=was,
             seen=seen,
-            owner=self._owner(owner),
-            reserved_by=self._owner(reserved_by),
+            owner=self.owner(owner),
+            reserved_by=self.owner(reserved_by),
             replica=replica,
             incarnation=incarnation,
             charges=tuple(map(Charge._make, charges)),
@@ -145,15 +140,17 @@ class Answers:
             ended_ms=ended_ms,
         )
 
-    _READ: dict[str, Callable[[Answers, Any], Any]] = {
-        "owner": _owner,
-        "owners": _owner_list,
-        "records": _records,
-        "usage": lambda self, told: _usage(told),
-        "shortfalls": lambda self, told: tuple(Shortfall(*one) for one in told),
-        "profiles": lambda self, told: tuple((replica, tuple(profile)) for replica, profile in told),
-        "alarms": lambda self, told: tuple((name, replica) for name, replica in told),
-    }
+
+_READ: dict[str, Callable[[Answers, Any], Any]] = {
+    "owner": Answers.owner,
+    "owners": lambda answers, told: tuple(map(answers.owner, told)),
+    "records": lambda answers, told: tuple(map(answers.record, told)),
+    "usage": lambda answers, told: _usage(told),
+    "shortfalls": lambda answers, told: tuple(Shortfall(*one) for one in told),
+    "profiles": lambda answers, told: tuple((replica, tuple(profile)) for replica, profile in told),
+    "alarms": lambda answers, told: tuple((name, replica) for name, replica in told),
+}
+"""What a full answer may say besides → how it is read."""
 
 
 def _usage(told: Any) -> Usage | None:
