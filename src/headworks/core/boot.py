@@ -70,6 +70,8 @@ class Boot:
         self.owners: tuple[Owner, ...] = ()
         self.wards: dict[str, Reservation] = {}
         """Orphans adopted here: watched until the ledger says they have stopped."""
+        self._heard_s = self._lost_s = -INFINITE_S
+        """When the last heartbeat that was answered was asked, and when the store was lost after it."""
         self._beat = 0
         self._beats: dict[int, float] = {}
         self._next_beat_s = float("-inf")
@@ -102,7 +104,8 @@ class Boot:
             self._desk.command(Held(self._desk.owner))
         if now_s >= self._next_adopt_s:
             self._next_adopt_s = now_s + ADOPT_S
-            self._desk.command(Adopt(self._desk.owner))
+            if self.recovery.is_over:
+                self._desk.command(Adopt(self._desk.owner))
 
     def _heartbeat(self, now_s: float) -> None:
         self._next_beat_s = now_s + self.recovery.next_beat_s()
@@ -197,6 +200,7 @@ class Boot:
         if asked_s is None or answer.outcome != "ok":
             return False
         was_open, self.lost = self.open(now_s), False
+        self._heard_s = max(self._heard_s, asked_s)
         if -INFINITE_S < self.lease_until_s <= now_s and self.recovery.is_over:  # others may have taken what is ours
             self.recovery.tell_all(self.wards)
             self._next_beat_s = now_s
@@ -220,14 +224,17 @@ class Boot:
             if moved:
                 pool.learn_capacity()
 
-    def ledger_lost(self, event: LedgerLost, now_s: float) -> None:
+    def ledger_lost(self, event: LedgerLost | StoreChanged, now_s: float) -> None:
         """It does not answer: what we may do ends with the lease."""
+        if not self.lost:
+            self._lost_s = now_s
         self.lost = True
         self._stand(self.lease_until_s)
 
     def store_changed(self, event: StoreChanged, now_s: float) -> None:
         """Another store answers: nothing of ours counts there yet, and its numbers are its own."""
-        self.lost = self._desk.limits_open = True
+        self.ledger_lost(event, now_s)
+        self._desk.limits_open = True
         self._beats.clear()
         self._seen.clear()
         for pool in self._desk.pools.values():
@@ -236,7 +243,7 @@ class Boot:
         for life in self._desk.runs.values():
             if life.replica is not None and life.first_byte_s is not None:
                 life.replica.unstamped[life.execution.id] = life.first_byte_s
-        self.recovery.begin(self.owners, self.wards, now_s)
+        self.recovery.begin(self.owners, self.wards, self._lost_s - self._heard_s, now_s)
         self.fenced(now_s)
 
     def fenced(self, now_s: float) -> None:

@@ -53,6 +53,8 @@ class Desk:
         """Execution id → life, from the claim of a key for it until it has ended or the key was given back."""
         self.untold: dict[str, float] = {}
         """Executions that the ledger has to be told again, and when it was told last (`core/recovery.py`)."""
+        self.recovers = False
+        """Not everybody's work stands in the ledger: nothing may be charged on top, not even for what runs."""
         self.ended: deque[Stop] | None = None
         """What ended here lately, where the ledger is shared: an older copy of it may not know."""
         self.arrivals = 0
@@ -156,7 +158,8 @@ class Desk:
     def ask_growth(self, life: Life, command: Grow, now_s: float) -> None:
         """The same beside whatever else is asked about it: a start that rides along must not be forgotten for this."""
         life.growing = command
-        self._commands.append(command)
+        if not self.recovers:
+            self._commands.append(command)
         life.growing_late_s = late_s = now_s + self.policy.ask_late_s
         self._growths.pop(command.execution, None)
         self._growths[command.execution] = life

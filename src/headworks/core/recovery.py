@@ -9,9 +9,12 @@ another process answers than before (`StoreChanged`, design section 5 "Epoch"). 
     waiting      everything has been told; open when all boots that were remembered stand in that list, or a lease after the
                  change: whoever has not come by then is fenced by its own clock and has sent nothing new
 
-A boot that remembers nobody is new: it admits nothing for one heartbeat interval after its first, so that all know it before it
-holds anything. An old copy may hold as running what has ended since; what this gateway ended lately is remembered, and told
-again where the ledger still lists it (`Boot.answered_held`).
+Who is remembered is everybody that held anything: a boot is listed from its first heartbeat on, and admits nothing before the
+others have had time to be told of it (`NEWCOMER_S`). Whoever had not been told anything for so long when the store was lost may
+know too few, and waits for the lease. Nobody adopts meanwhile: those who live come back for what is theirs.
+
+An old copy may hold as running what has ended since; what this gateway ended lately is remembered, and told again where the
+ledger still lists it (`Boot.answered_held`).
 
 A boot whose lease was over for a while tells its set as well, and need not wait for anybody: the ledger has not forgotten.
 """
@@ -31,6 +34,8 @@ from headworks.core.policy import INFINITE_S
 from headworks.core.types import Charge, Owner, Reservation
 
 BEAT_S = 1.0
+NEWCOMER_S = 1.5
+"""A heartbeat interval and a half: so long a boot stands in the ledger before it admits anything."""
 AGAIN_S = 0.1
 """While it is not open, the ledger is asked this often who has come back."""
 ENDED_MAX = 16_384
@@ -44,19 +49,28 @@ class Recovery:
 
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
-        self.is_over = True
-        """New work may be admitted, as far as this is concerned."""
         self._changed_s = -INFINITE_S
         self._first_beat_s = INFINITE_S
+        self._knows_all = False
+        """Nobody can have held anything whom this boot does not remember."""
         self._missing: set[Owner] = set()
         """Boots that were remembered and have not told everything yet."""
         self._is_known = False
-        """This boot has stood in the ledger for a heartbeat interval: the others know it."""
+        """This boot has stood in the ledger for long enough: the others know it."""
 
-    def begin(self, owners: Iterable[Owner], wards: Iterable[str], now_s: float) -> None:
-        """Another store answers. `owners`: the boots that lived in the last one; `wards`: orphans watched here."""
-        self.is_over = False
+    @property
+    def is_over(self) -> bool:
+        """More may be charged, as far as this is concerned."""
+        return not self._desk.recovers
+
+    def begin(self, owners: Iterable[Owner], wards: Iterable[str], unheard_s: float, now_s: float) -> None:
+        """Another store answers. `owners`: the boots that lived in the last one; `wards`: orphans watched here.
+
+        `unheard_s`: how long ago that list had been asked for when the last store was lost.
+        """
+        self._desk.recovers = True
         self._changed_s, self._first_beat_s = now_s, INFINITE_S
+        self._knows_all = unheard_s < NEWCOMER_S
         self._missing = set(owners) - {self._desk.owner}
         if self._desk.ended is None:
             self._desk.ended = deque(maxlen=ENDED_MAX)
@@ -119,10 +133,11 @@ class Recovery:
         self._missing -= set(owners)
         self._first_beat_s = min(self._first_beat_s, now_s)
         if not self._is_known:
-            self.is_over = now_s >= self._first_beat_s + BEAT_S
+            is_over = now_s >= self._first_beat_s + NEWCOMER_S
         else:
-            self.is_over = not self._missing or now_s >= self._changed_s + self._desk.policy.lease_s
-        self._is_known = self._is_known or self.is_over
+            is_over = (self._knows_all and not self._missing) or now_s >= self._changed_s + self._desk.policy.lease_s
+        self._desk.recovers = not is_over
+        self._is_known = self._is_known or is_over
 
     def ended_here(self) -> dict[str, Stop]:
         """What this gateway ended lately, by execution."""

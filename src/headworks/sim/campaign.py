@@ -130,7 +130,7 @@ def small_world(seed: int, make: MakeBook = make_book) -> Setup:
     sources = [_source(random, tenant) for tenant in policy.tenants]
     _share(Random(f"shares-{seed}"), policy, sources)
     engine = _engine(random)
-    return Setup(
+    setup = Setup(
         policy=policy,
         engines={replica.name: engine for replica in policy.pools[POOL].replicas},
         sources=sources,
@@ -145,6 +145,20 @@ def small_world(seed: int, make: MakeBook = make_book) -> Setup:
         gateways=random.choice((1, 1, 2)),
         faults=_faults(random, replicas),
     )
+    return _with_a_store(setup, Random(f"store-{seed}"))
+
+
+def _with_a_store(setup: Setup, random: Random) -> Setup:
+    """In every fourth world the ledger is a store of several gateways, which is lost once, with all or its last moments."""
+    if random.random() >= 0.25:
+        return setup
+    lost = Fault(
+        at_s=random.choice((0.9, 1.5, 2.1, 3.1)) + random.random() * 0.3,
+        kind=random.choice(("store_emptied", "store_rolled_back")),
+        for_s=random.choice((0.05, 0.3, 1.0)),
+    )
+    faults = sorted([*setup.faults, lost], key=lambda fault: fault.at_s)
+    return dataclasses.replace(setup, shared=True, gateways=random.choice((1, 2, 2, 3)), faults=faults)
 
 
 def _distance(random: Random) -> Distance:

@@ -11,8 +11,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from headworks.core.book import Book
+
 if TYPE_CHECKING:
     from headworks.sim.simulation import Simulation
+
+
+PROMOTED_S = 0.3
+"""So long nobody answers until a replica has been promoted."""
 
 
 @dataclass(slots=True)
@@ -72,6 +78,19 @@ def _ledger_cut_off(simulation: Simulation, fault: Fault) -> None:
             runner.lose_ledger()
 
 
+def _store_emptied(simulation: Simulation, fault: Fault) -> None:
+    """The store dies, and comes back with nothing in it."""
+    simulation.lose_ledger(fault.for_s)
+
+
+def _store_rolled_back(simulation: Simulation, fault: Fault) -> None:
+    """A replica is promoted that lacks what was acknowledged in the last `for_s`."""
+    book = simulation.ledger.book
+    assert isinstance(book, Book)
+    kept = book.snapshot()
+    simulation.world.after(fault.for_s, lambda: simulation.lose_ledger(PROMOTED_S, kept))
+
+
 def _gateway_kill(simulation: Simulation, fault: Fault) -> None:
     """kill -9, and a new process of the same name after `for_s`."""
     number = int(fault.target)
@@ -97,6 +116,8 @@ KINDS: dict[str, Callable[[Simulation, Fault], None]] = {
     "connections_broken": _connections_broken,
     "scrapes_refused": _scrapes_refused,
     "ledger_cut_off": _ledger_cut_off,
+    "store_emptied": _store_emptied,
+    "store_rolled_back": _store_rolled_back,
     "gateway_kill": _gateway_kill,
     "gateway_drain": _gateway_drain,
     "reload": _reload,

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from headworks.core.book_table import CHARGED, ORPHANED, TERMINAL
-from headworks.core.commands import Answer, Cancel, Claim, Command, Grow, Stop
+from headworks.core.commands import Answer, Cancel, Claim, Command, Grow, Reassert, Stop
 from headworks.core.types import READ_UNITS, RequestKey, Reservation
 from headworks.sim.auditor import Auditor
 from headworks.sim.runner import SimRunner
@@ -44,11 +44,19 @@ class Watch:
         self._keys: dict[str, RequestKey] = {}
         self._dead: dict[str, str] = {}
         """Executions of which the ledger has acknowledged that they must never run, and why."""
+        self._epoch = simulation.ledger.epoch
+        self._forgotten: dict[str, tuple[int, int]] = {}
+        """What was charged in a store that is gone, until the next one admits something; of dead gateways for good."""
+        self._owners: dict[str, str] = {}
+        """The boot each charged execution belongs to."""
+        self._told_again = False
         simulation.ledger.seen = self._overhear
 
     def look(self) -> None:
         """After an event: check what may have changed."""
         simulation = self._simulation
+        if simulation.ledger.epoch != self._epoch:
+            self._another_ledger()
         ledger_moved = simulation.ledger.applied != self._ledger_seen
         if ledger_moved:
             self._ledger_seen = simulation.ledger.applied
@@ -61,11 +69,27 @@ class Watch:
             self._engines_seen = engines
             self._memory()
 
+    def _another_ledger(self) -> None:
+        """It owes nothing to what the one before had promised, except that nothing new may run beside what is not told yet."""
+        self._epoch = self._simulation.ledger.epoch
+        self._forgotten |= self._charged
+        self._final.clear()
+        self._dead.clear()
+        for execution in self._forgotten:
+            if not self._simulation.is_alive(self._owners.get(execution, "")):
+                self._keys.pop(execution, None)
+        self.note("another store")
+
     def _overhear(self, commands: Sequence[Command], answers: Sequence[Answer]) -> None:
         """What the ledger promised: a stop is final even for what it did not know, and evidence counts from anybody."""
         for command, answer in zip(commands, answers, strict=True):
-            if answer.outcome in ("fenced", "dead", "yield") or isinstance(command, Claim | Grow):
+            if answer.outcome in ("fenced", "dead", "yield") or isinstance(command, Claim | Grow | Reassert):
                 self.note(f"{answer.verb} {answer.outcome}")
+            if isinstance(command, Reassert):
+                self._told_again = True
+            elif answer.outcome == "granted" and self._forgotten:
+                owners, alive = self._owners, self._simulation.is_alive
+                self._forgotten = {name: held for name, held in self._forgotten.items() if not alive(owners.get(name, ""))}
             if isinstance(command, Stop):
                 if answer.outcome != "refused":
                     self._dead.setdefault(command.execution, f"stopped by {command.evidence}")
@@ -89,6 +113,7 @@ class Watch:
                     sums[scope, unit] = sums.get((scope, unit), 0) + amount
                     largest[scope, unit] = max(largest.get((scope, unit), 0), amount)
                 charged[record.execution] = _tokens_and_sequences(record)
+                self._owners[record.execution] = record.owner.boot
                 if record.key is not None:
                     self._keys[record.execution] = record.key
                 if record.state == ORPHANED:
@@ -103,10 +128,11 @@ class Watch:
             allowed = max(limit or 0, self._limits.get(scope_unit, 0), self._held.get(scope_unit, 0))
             # What is longer than may be read at once is read alone (B7).
             alone = scope_unit[1] in READ_UNITS and held == largest[scope_unit]
-            if limit is not None and held > allowed and not alone:
+            if limit is not None and held > allowed and not alone and not self._told_again:
                 raise self._broken("I2", f"{scope_unit[0]} holds {held} {scope_unit[1]} of {limit}")
             self._limits[scope_unit] = limit if limit is not None else UNLIMITED
         self._held = sums
+        self._told_again = False
 
     def _finality(self, record: Reservation) -> None:
         now = (record.state, record.evidence)
@@ -134,7 +160,7 @@ class Watch:
         simulation = self._simulation
         now_s = simulation.world.now_s
         models = {name: replica.model for name, replica in simulation.replicas.items()}
-        violations = self._auditor.check(now_s, self._answered_for() if self._grows else self._charged, models)
+        violations = self._auditor.check(now_s, self._paid_for(), models)
         if violations:
             raise self._broken("auditor", "; ".join(f"{one.execution} on {one.engine}: {one.breach}" for one in violations))
         keys: dict[RequestKey, str] = {}
@@ -143,6 +169,13 @@ class Watch:
                 key = self._keys.get(execution)
                 if key is not None and keys.setdefault(key, execution) != execution:
                     raise self._broken("I12", f"{key} runs twice: {keys[key]} and {execution}")
+
+    def _paid_for(self) -> dict[str, tuple[int, int]]:
+        """What may be held: what is charged, and what was in a store that is gone while it has not been told again."""
+        charged = self._answered_for() if self._grows else self._charged
+        if not self._forgotten:
+            return charged
+        return charged | {name: max(held, charged.get(name, held)) for name, held in self._forgotten.items()}
 
     def _answered_for(self) -> dict[str, tuple[int, int]]:
         """What may be held. What was told to stop, or lost its gateway, may run on past its reservation until it stops."""

@@ -60,6 +60,8 @@ class SimLedger:
 
     def __init__(self, world: World, book: BookLike, line: Line, seed: int) -> None:
         self.book = book
+        self.epoch = 1
+        """Which store answers. What was said to another one before, or by it, gets lost."""
         self.line = line
         self.applied = 0
         """Grows with each call that reached the book, so that a watcher knows when to look again."""
@@ -73,16 +75,19 @@ class SimLedger:
         self._cut_off_until_s = -1.0
         self._gathered: list[tuple[tuple[Command, ...], Answered]] = []
 
-    def apply(self, commands: Sequence[Command], answered: Answered) -> None:
-        """Send the commands on their way. `answered` is called later, perhaps twice, perhaps never."""
+    def apply(self, commands: Sequence[Command], answered: Answered, epoch: int = 1) -> None:
+        """Send the commands on their way. `answered` is called later, perhaps twice, perhaps never.
+
+        `epoch`: the store that the caller is connected to.
+        """
         if self._is_cut_off():
             return
         if self._happens(self.line.lost_command_ratio, "lost_command"):
             return
         kept = tuple(commands)
-        self._carry(lambda: self._arrive(kept, answered))
+        self._carry(lambda: self._arrive(kept, answered, epoch))
         if self._happens(self.line.twice_ratio, "twice"):
-            self._carry(lambda: self._arrive(kept, answered))
+            self._carry(lambda: self._arrive(kept, answered, epoch))
 
     def now_ms(self) -> int:
         """The store's own clock. It starts at a day so that no age is ever measured against zero."""
@@ -95,13 +100,19 @@ class SimLedger:
         """A partition: until it ends nothing gets through, in either direction."""
         self._cut_off_until_s = max(self._cut_off_until_s, self._world.now_s + for_s)
 
+    def replace(self, book: BookLike) -> None:
+        """Another store stands in its place from now on, and this is what it holds."""
+        self.book = book
+        self.epoch += 1
+        self._gathered.clear()
+
     def mend(self) -> None:
         """Every fault of the line is over (the liveness phase of a campaign)."""
         self.line = Line(latency_s=self.line.latency_s, gather_s=self.line.gather_s)
         self._cut_off_until_s = -1.0
 
-    def _arrive(self, commands: tuple[Command, ...], answered: Answered) -> None:
-        if self._is_cut_off():
+    def _arrive(self, commands: tuple[Command, ...], answered: Answered, epoch: int) -> None:
+        if self._is_cut_off() or epoch != self.epoch:
             return
         self._gathered.append((commands, answered))
         if len(self._gathered) == 1:
@@ -113,6 +124,8 @@ class SimLedger:
     def _run(self) -> None:
         """One list, in the order of arrival; each caller gets the answers to its own commands."""
         calls, self._gathered = self._gathered, []
+        if not calls:  # the store they had reached is gone
+            return
         commands = [command for call, _ in calls for command in call]
         answers = self.book.apply(commands, self.now_ms())
         self.applied += 1
@@ -131,7 +144,8 @@ class SimLedger:
 
     def _answer(self, answers: list[Answer], answered: Answered) -> None:
         if not self._happens(self.line.lost_answer_ratio, "lost_answer"):
-            self._carry(lambda: None if self._is_cut_off() else answered(answers))
+            epoch = self.epoch
+            self._carry(lambda: None if self._is_cut_off() or epoch != self.epoch else answered(answers))
 
     def _carry(self, delivery: Callable[[], None]) -> None:
         """One way. Without latency or faults it is next in turn, never at once: answers do not re-enter their caller."""

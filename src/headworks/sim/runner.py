@@ -31,6 +31,7 @@ from headworks.core.events import (
     ReplicaSampled,
     SampleFailed,
     Stopped,
+    StoreChanged,
     Tick,
 )
 from headworks.core.types import Capacity, Decision, ReplicaSample, Request, Usage
@@ -134,6 +135,8 @@ class SimRunner:
         self._idle_s = idle_s
         self._wake_at = wake_at or world.at
         """Wake-ups come on time, or when it is known that they came."""
+        self._epoch = 1
+        """Of the ledger it is connected to."""
         self._events: deque[Event] = deque()
         self._busy = False
         self._wake_s: float | None = None
@@ -159,6 +162,11 @@ class SimRunner:
     def lose_ledger(self) -> None:
         """The connection to the store broke."""
         self.tell(LedgerLost())
+
+    def reach_ledger(self) -> None:
+        """It is connected to the store that answers now: for the first time, or because that is another one."""
+        self._epoch = self._ledger.epoch
+        self.tell(StoreChanged(str(self._epoch)))
 
     def kill(self) -> None:
         """SIGKILL. Whoever was connected sees a broken connection; telling them is the network's business."""
@@ -200,7 +208,7 @@ class SimRunner:
     def _perform(self, effect: Effect) -> None:
         match effect:
             case Ask():
-                self._ledger.apply(effect.commands, self._on_answers)
+                self._ledger.apply(effect.commands, self._on_answers, self._epoch)
             case Run():
                 self._run(effect)
             case Abort():

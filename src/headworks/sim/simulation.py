@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from random import Random
+from typing import Any
 
+from headworks.core.book import Book
 from headworks.core.effects import Alarm, Outcome, Run
 from headworks.core.events import Drain, Freed, PolicyChanged, ReplicaDescribed
 from headworks.core.policy import Policy
@@ -35,6 +37,9 @@ GAUGES_EVERY_S = 0.25
 """How often the engines' own gauges are looked at for the results (no policy sees these looks)."""
 DRAIN_S_MAX = 3600.0
 """A run that is not over so long after its last arrival is reported as stuck."""
+
+REACHED_S = 0.3
+"""Gateways find the store that is there again so much apart."""
 
 MakeGate = Callable[[Policy, str, int, str], GateLike]
 """Policy, gateway's name, seed, boot."""
@@ -79,6 +84,8 @@ class Setup:
     distance: Distance = field(default_factory=Distance)
     gateways: int = 1
     faults: list[Fault] = field(default_factory=list)
+    shared: bool = False
+    """The ledger is a store that several gateways share, and which may be another one tomorrow."""
     scaling: Scaling | None = None
     """An autoscaler; without one every replica is there from the beginning."""
 
@@ -171,9 +178,34 @@ class Simulation:
         gate = self.setup.make_gate(self.policy, f"gateway-{number}", self.setup.seed + 7919 * self.boots, f"boot-{self.boots}")
         runner = SimRunner(gate, self.world, self.ledger, self.replicas, self, self._sending, self._idle_s)
         self.runners[number] = self._boots[f"boot-{self.boots}"] = runner
+        if self.setup.shared:
+            runner.reach_ledger()
         there = [replica for replica in self.replicas.values() if not replica.stands_by]
         runner.start([replica.describe(self.setup.context_tokens, self._models) for replica in there])
         return runner
+
+    def lose_ledger(self, for_s: float, kept: Any = None) -> None:
+        """The store dies. After `for_s` another one answers, with the copy that was `kept` or with nothing."""
+        self.ledger.cut_off(for_s)
+        for runner in self.runners:
+            if runner is not None:
+                runner.lose_ledger()
+        self.world.after(for_s, lambda: self._another_ledger(kept))
+
+    def _another_ledger(self, kept: Any) -> None:
+        book = self.setup.make_book(self.policy)
+        if kept is not None:
+            assert isinstance(book, Book)
+            book.restore(kept)
+        self.ledger.replace(book)
+        for number, runner in enumerate(self.runners):
+            if runner is not None:  # one after the other: nobody knows who finds it first
+                self.world.after(number * REACHED_S, runner.reach_ledger)
+
+    def is_alive(self, boot: str) -> bool:
+        """Whether this life of a gateway goes on."""
+        runner = self._boots.get(boot)
+        return runner is not None and runner.alive
 
     def _woken(self, owner: Owner, pool: str) -> None:
         """The ledger tells a gateway that something came free for it."""

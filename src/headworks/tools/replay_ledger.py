@@ -38,7 +38,7 @@ class RecordedLedger(SimLedger):
         """A grant waits for one of the log so long at most."""
         self._asked: list[Command] = []
 
-    def apply(self, commands: Sequence[Command], answered: Answered) -> None:
+    def apply(self, commands: Sequence[Command], answered: Answered, epoch: int = 1) -> None:
         """With whatever else is asked at this instant."""
         if not self._asked:
             self._clock.after(0.0, partial(self._ask, answered))
