@@ -1,4 +1,4 @@
-"""Several gateways on one store, and another store in its place: empty, an older copy, or one that some have not reached yet."""
+"""Several gateways on one store, and another store in its place: empty, an older copy, or one that not all have reached yet."""
 
 from __future__ import annotations
 
