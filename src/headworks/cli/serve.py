@@ -9,13 +9,16 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable, Coroutine
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
 from headworks.cli.key_notes import key_notes
+from headworks.cli.workers import supervise
 from headworks.config import build, ledger_url, load, options
 from headworks.ledgers.base import LedgerError
 
@@ -26,6 +29,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("headworks.gateway")
 
+Reload = Callable[["App"], Coroutine[Any, Any, None]]
+
 
 def serve(
     config: Annotated[Path | None, typer.Option(help="The configuration file.")] = None,
@@ -35,6 +40,8 @@ def serve(
     admin: Annotated[str | None, typer.Option(help="HOST:PORT of the admin port.")] = None,
     observe: Annotated[bool, typer.Option("--observe", help="Decide and record, refuse nothing.")] = False,
     exposed: Annotated[bool, typer.Option("--exposed", help="Listen off loopback without keys or TLS all the same.")] = False,
+    workers: Annotated[int | None, typer.Option(help="Gateway processes on one port, over a ledger that is shared.")] = None,
+    worker: Annotated[int | None, typer.Option(hidden=True, help="Which of them this is.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Say what runs as JSON lines.")] = False,
     decisions: Annotated[Path | None, typer.Option(help="With --upstream: where to log decisions.")] = None,
 ) -> None:
@@ -53,28 +60,34 @@ def serve(
         chosen = loaded.config_or_raise()
         for warning in key_notes(loaded, os.environ, time.time())[0]:
             typer.echo(f"note: {warning}", err=True)
-    chosen = options.with_options(chosen, os.environ, listen=listen, admin=admin, observe=observe, exposed_ok=exposed)
+    chosen = options.with_options(
+        chosen, os.environ, listen=listen, admin=admin, workers=workers, observe=observe, exposed_ok=exposed
+    )
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
-    _run(chosen, config, exposed, as_json)
+    if chosen.server.workers > 1 and worker is None:
+        raise typer.Exit(asyncio.run(supervise(sys.argv[1:], chosen.server.workers)))
+    _run(chosen, config, exposed, as_json, worker)
 
 
-def _run(chosen: Config, file: Path | None, exposed: bool, as_json: bool) -> None:
+def _run(chosen: Config, file: Path | None, exposed: bool, as_json: bool, worker: int | None) -> None:
     from headworks.engines.base import EngineError
     from headworks.gateway.app import App
     from headworks.gateway.counting import TokenizerError
 
     try:
-        app = App(build.policy(chosen, number=1), build.settings(chosen, os.environ))
+        name = "gateway" if worker is None else f"gateway-{worker}"
+        app = App(build.policy(chosen, number=1), build.settings(chosen, os.environ, worker or 1), name=name)
     except (LedgerError, TokenizerError, EngineError) as error:
         _could_not_start(str(error))
     except OSError as error:
         _could_not_start(f"{error.filename}: {error.strerror}")
+    reload = partial(_reload, file=file, exposed=exposed, worker=worker or 1)
     try:
         import uvloop
     except ImportError:
-        asyncio.run(_serve(app, file, exposed, as_json))
+        asyncio.run(_serve(app, reload, as_json))
     else:
-        uvloop.run(_serve(app, file, exposed, as_json))
+        uvloop.run(_serve(app, reload, as_json))
 
 
 def _could_not_start(why: str) -> NoReturn:
@@ -82,7 +95,7 @@ def _could_not_start(why: str) -> NoReturn:
     raise typer.Exit(2)
 
 
-async def _serve(app: App, file: Path | None, exposed: bool, as_json: bool) -> None:
+async def _serve(app: App, reload: Reload, as_json: bool) -> None:
     try:
         await app.start()
     except OSError as error:
@@ -99,7 +112,7 @@ async def _serve(app: App, file: Path | None, exposed: bool, as_json: bool) -> N
     _banner(app, as_json, await _charged(app))
     beside = [
         asyncio.create_task(_say_capacity(app, as_json)),
-        asyncio.create_task(_reload_when_asked(asked, app, file, exposed)),
+        asyncio.create_task(_reload_when_asked(asked, app, reload)),
     ]
     await stop.wait()
     for task in beside:
@@ -181,18 +194,18 @@ def _show_capacity(capacity: Capacity, as_json: bool) -> None:
     sys.stdout.flush()
 
 
-async def _reload_when_asked(asked: asyncio.Event, app: App, file: Path | None, exposed: bool) -> None:
+async def _reload_when_asked(asked: asyncio.Event, app: App, reload: Reload) -> None:
     """By SIGHUP, one after the other: what comes while one is under way is the next one."""
     while True:
         await asked.wait()
         asked.clear()
         try:
-            await _reload(app, file, exposed)
+            await reload(app)
         except Exception:
             log.exception("the reload failed")
 
 
-async def _reload(app: App, file: Path | None, exposed: bool) -> None:
+async def _reload(app: App, file: Path | None, exposed: bool, worker: int) -> None:
     """The file again, whole, or not at all. A thousand tenants take half a second to check: beside the loop."""
     if file is None:
         return
@@ -201,7 +214,7 @@ async def _reload(app: App, file: Path | None, exposed: bool) -> None:
         for problem in loaded.problems:
             typer.echo(f"not reloaded: {problem}", err=True)
         return
-    wanted = build.settings(loaded.config, os.environ)
+    wanted = build.settings(loaded.config, os.environ, worker)
     fixed = app.fixed(wanted)
     if fixed:
         typer.echo(f"not reloaded: {', '.join(fixed)} can only change with a restart", err=True)

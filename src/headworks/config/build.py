@@ -192,12 +192,15 @@ def _discipline(section: Discipline) -> DisciplinePolicy:
     )
 
 
-def settings(config: Config, environment: Mapping[str, str]) -> Settings:
-    """What the edges are built from. The environment is the one the file was loaded with: every reference resolves."""
+def settings(config: Config, environment: Mapping[str, str], worker: int = 1) -> Settings:
+    """What the edges are built from. The environment is the one the file was loaded with: every reference resolves.
+
+    Of several workers each has an admin port of its own: the stated one, and those that follow it.
+    """
     server = config.server
     return Settings(
         listen=address(server.listen),
-        admin=address(server.admin),
+        admin=address(server.admin).after(worker - 1),
         admin_key=_secret(server.admin_key, environment),
         limits=ConnectionLimits(**server.limits.model_dump()),
         drain_s=server.drain_s,
@@ -212,6 +215,8 @@ def settings(config: Config, environment: Mapping[str, str]) -> Settings:
         keys=tuple(_keys(config, environment)),
         is_anonymous=not config.tenants,
         decision_log=DecisionLogSettings(config.log.decisions, config.log.rotate_bytes, config.log.keep_days),
+        workers=server.workers,
+        when_lost=config.ledger.when_lost,
         keys_path=_keys_path(config.ledger.url, environment),
         keys_secret=_secret(config.ledger.keys_secret, environment),
         usage=UsageSettings(config.usage.path, config.usage.keep_days),

@@ -190,6 +190,20 @@ def _ledger(config: Config, around: Surroundings) -> Iterator[Finding]:
     if config.ledger.durability == "power" and not url.startswith("sqlite:"):
         text = "memory: forgets everything with its process" if url == "memory:" else "a shared ledger lasts as its server does"
         yield Finding((("ledger", "durability"), here), f"{text}; durability: power needs sqlite:PATH")
+    if not ledger_url.is_shared(url):
+        yield from _alone(config, url.partition(":")[0])
+    if config.server.workers > 1 and not address(config.server.listen).port:
+        yield Finding((("server", "listen"), ("server", "workers")), "several workers listen on one port; name it")
+
+
+def _alone(config: Config, scheme: str) -> Iterator[Finding]:
+    """What a ledger that one process has to itself cannot do."""
+    here: Path = ("ledger", "url")
+    if config.server.workers > 1:
+        text = f"server.workers is {config.server.workers}, and a ledger of {scheme} belongs to one process: each of them would"
+        yield Finding((("server", "workers"), here), f"{text} admit a whole budget; several need valkey://HOST:PORT")
+    if config.ledger.when_lost == "share":
+        yield Finding((("ledger", "when_lost"), here), f"a ledger of {scheme} has one gateway; there is nothing to share")
 
 
 def _secrets(config: Config, around: Surroundings) -> Iterator[Finding]:

@@ -42,11 +42,12 @@ def with_options(
     *,
     listen: str | None = None,
     admin: str | None = None,
+    workers: int | None = None,
     observe: bool = False,
     exposed_ok: bool = False,
 ) -> Config:
     """A configuration with what the options change in it. Raises `ConfigError` whose problems name the option."""
-    changed = {"listen": listen, "admin": admin, "mode": "observe" if observe else None}
+    changed = {"listen": listen, "admin": admin, "workers": workers, "mode": "observe" if observe else None}
     server = {**config.server.model_dump(), **{key: value for key, value in changed.items() if value is not None}}
     try:
         changed_config = config.model_copy(update={"server": type(config.server).model_validate(server)})

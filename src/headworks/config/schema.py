@@ -173,10 +173,8 @@ class NotYet:
 
 
 NOT_YET_IN_FORCE: tuple[NotYet, ...] = (
-    NotYet("server.workers", "one process serves", but=(1,)),
     NotYet("server.tls", "both ports speak plain HTTP"),
     NotYet("server.guard", "the gateway does not shed for its own sake"),
-    NotYet("ledger.when_lost", "nothing is admitted while the ledger does not answer", but=("closed",)),
     NotYet("classes.*.mode", "server.mode alone decides", but=("enforce",)),
     NotYet("classes.*.slo.goodput_ratio", "each promise decides by its own percentile"),
     NotYet("classes.*.preempts", "nothing is preempted", but=(False,)),

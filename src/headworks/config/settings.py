@@ -89,6 +89,10 @@ class Settings:
     """No tenants are configured: whoever reaches the port is tenant `ANONYMOUS`, without a key."""
     decision_log: DecisionLogSettings
     usage: UsageSettings
+    workers: int = 1
+    """Gateway processes that listen on the same port."""
+    when_lost: str = "closed"
+    """`closed` or `share`: what is admitted while a shared ledger does not answer."""
     keys_path: str | None = None
     """The ledger's file, where keys are stored; None: a ledger without one."""
     keys_secret: Secret | None = None

@@ -64,6 +64,10 @@ class Address:
         """Whether only this machine can reach it."""
         return is_loopback(self.host)
 
+    def after(self, steps: int) -> Address:
+        """So many ports further; where the system chooses it goes on choosing."""
+        return Address(self.host, self.port + steps if self.port else 0)
+
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 

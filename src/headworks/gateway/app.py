@@ -38,6 +38,7 @@ from headworks.gateway.counting import Counting
 from headworks.gateway.decisions import DecisionLog
 from headworks.gateway.explanations import Explanations
 from headworks.gateway.http.limits import EdgeLimits
+from headworks.gateway.http.listen import listen_on_port
 from headworks.gateway.http.server import Server
 from headworks.gateway.key_watch import KeyWatch
 from headworks.gateway.ledger_desk import LedgerDesk
@@ -131,14 +132,20 @@ class App:
             self._shared.start()
         self.runner.start()
         self.key_watch.start()
-        addresses = await self.server.start(self.settings.listen.host, self.settings.listen.port)
-        self.address = addresses[0]
+        self.address = await self._listen()
         listening = socket.create_server((self.settings.admin.host, self.settings.admin.port), reuse_port=False)
         self.admin_address = listening.getsockname()
         self._admin_task = asyncio.create_task(self._admin.serve(sockets=[listening]))
         gc.collect()
         gc.freeze()
         gc.set_threshold(GC_THRESHOLD, 50, 100)
+
+    async def _listen(self) -> Any:
+        """On the public port: alone, or beside the other workers of this host."""
+        listen = self.settings.listen
+        sockets = await listen_on_port(listen.host, listen.port, shared=self.settings.workers > 1)
+        names = [(await self.server.start(sock=one))[0] for one in sockets]
+        return names[0]
 
     async def stop(self) -> None:
         """Drain, cut what is left at the limit, settle the ledger. Until the port closes, arrivals are told `draining`."""
@@ -300,7 +307,7 @@ class App:
         allow("replica", self.engines)
 
 
-ADDRESSES = ("listen", "admin", "ledger_url", "domain", "durability", "decision_log", "usage")
+ADDRESSES = ("listen", "admin", "ledger_url", "domain", "when_lost", "durability", "decision_log", "usage")
 SECRETS = ("admin_key", "keys_secret")
 REMEMBERED = ("remember_s", "replay_bytes_max", "replay_total_bytes_max")
 """Settings of what is kept for a repeated key."""

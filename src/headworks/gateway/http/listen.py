@@ -88,8 +88,8 @@ class Listener:
             self._spare = None
 
 
-async def listen_on_port(host: str, port: int) -> list[socket.socket]:
-    """One socket an address, IPv6 apart from IPv4, so that a peer's address always reads as what it is."""
+async def listen_on_port(host: str, port: int, shared: bool = False) -> list[socket.socket]:
+    """One socket an address, IPv6 apart from IPv4: a peer's address reads as what it is. `shared`: beside other processes."""
     loop = asyncio.get_running_loop()
     name = None if host == "*" else host
     found = await loop.getaddrinfo(name, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -99,16 +99,16 @@ async def listen_on_port(host: str, port: int) -> list[socket.socket]:
             if port == 0 and sockets:  # All addresses of one host share the port that the first one was given.
                 address = (address[0], sockets[0].getsockname()[1], *address[2:])
             listening = opened.enter_context(socket.socket(family, kind, protocol))
-            _set_options(listening)
+            _set_options(listening, shared)
             listening.bind(address)
             sockets.append(listening)
         opened.pop_all()
     return sockets
 
 
-def _set_options(listening: socket.socket) -> None:
-    listening.setblocking(False)
+def _set_options(listening: socket.socket, shared: bool) -> None:
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, shared)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     for option, value in _PROBES:
