@@ -95,6 +95,15 @@ RELATIONS = [
         "ledger.durability: a shared ledger lasts as its server does; durability: power needs sqlite:PATH",
     ),
     (
+        "server: {workers: 2}",
+        "server.workers: server.workers is 2, and a ledger of sqlite belongs to one process: each of them would admit a whole "
+        "budget; several need valkey://HOST:PORT",
+    ),
+    (
+        "ledger: {url: 'memory:', when_lost: share}",
+        "ledger.when_lost: a ledger of memory has one gateway; there is nothing to share",
+    ),
+    (
         "ledger: {url: 'memory:', durability: power}",
         "ledger.durability: memory: forgets everything with its process; durability: power needs sqlite:PATH",
     ),
