@@ -6,12 +6,12 @@ answered, `Stop`. With 1, 16 and 64 pairs waiting at once, from one process:
     pairs_per_s   pairs answered a second
     p99_ms        how long a reserve took to be answered, 99 of 100
     ratio         commands a second (two a pair) ÷ what the same server does of the smallest script there is (one INCR),
-                  called 64 at a time over 16 connections, as its own benchmark does it (`redis-benchmark -P 64 -c 16` where that
-                  is installed, a loop of our own that only writes and counts replies where not; the report says which)
+                  called 64 at a time over 16 connections, as its own benchmark does it (`redis-benchmark -P 64 -c 16` where
+                  that is installed, a loop that only writes and counts replies where not; the report says which)
 
 The calls of 64 waiting pairs share scripts, which is why a command that checks and charges six counters may cost what one INCR
-costs. Beside it, on the same server: `limits`, `throttled-py` and `pyrate-limiter`, where they are installed, each at its simpler
-job (one limit of one key, no identity, no release), 64 callers at once: hits a second.
+costs. Beside it, on the same server: `limits`, `throttled-py` and `pyrate-limiter`, where they are installed, each at its
+simpler job (one limit of one key, no identity, no release), 64 callers at once: hits a second.
 
 Targets: ratio at least 0.7 at 64 waiting, and more pairs a second than each of the others has hits. Exit 1 where one is missed,
 2 where the run could not be made. The client and the server each want a core.

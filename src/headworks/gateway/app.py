@@ -12,24 +12,22 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import uvicorn
 
-from headworks.config.ledger_url import is_shared
 from headworks.config.settings import ReplicaSettings, Settings
 from headworks.core import events, quota
 from headworks.core.commands import Answer
 from headworks.core.gate import Gate
 from headworks.core.policy import Policy
-from headworks.core.seams import LedgerStore
 from headworks.core.types import Charge, Owner, RequestKey
 from headworks.engines.base import Engine
 from headworks.engines.openai import OpenAIEngine
 from headworks.engines.vllm import VllmEngine
-from headworks.gateway import clock, reply
+from headworks.gateway import clock, reply, stores
 from headworks.gateway.accounts import WORKER, Accounts, Records
 from headworks.gateway.admin import admin_app
 from headworks.gateway.answers import Answers
@@ -51,10 +49,6 @@ from headworks.gateway.readings import readings
 from headworks.gateway.runner import Runner
 from headworks.gateway.standing import Standing
 from headworks.gateway.usage import Others, UsageJournal
-from headworks.ledgers.base import EmbeddedStore, Told, open_ledger, open_shared
-
-if TYPE_CHECKING:
-    from headworks.ledgers.valkey import ValkeyStore
 
 log = logging.getLogger("headworks.gateway")
 
@@ -70,9 +64,7 @@ class App:
         owner = Owner(name, boot)
         self.policy = policy
         self.settings = settings
-        self._shared = self._shared_store(owner) if is_shared(settings.ledger_url) else None
-        embedded = None if self._shared is not None else self._embedded_store()
-        self.store: LedgerStore = self._shared or embedded  # type: ignore[assignment] # one of them
+        self.store, embedded, self._shared = stores.opened(settings, owner, self._feed)
         self._utc_offset_s = clock.utc_s() - clock.now_s()
         """Fixed for this life: setting the machine's clock moves no quota's period."""
         self.gate = Gate(policy, name, secrets.token_bytes(32), boot, self._utc_offset_s)
@@ -218,36 +210,8 @@ class App:
 
     # the ledger
 
-    def _embedded_store(self) -> EmbeddedStore:
-        settings = self.settings
-        return open_ledger(
-            settings.ledger_url,
-            lease_ms=int(settings.lease_s * 1000),
-            remember_ms=int(settings.remember_s * 1000),
-            clock_ms=clock.now_ms,
-            power=settings.durability == "power",
-            soon=_soon,
-            lost=self._ledger_lost,
-        )
-
-    def _shared_store(self, owner: Owner) -> ValkeyStore:
-        settings = self.settings
-        return open_shared(
-            settings.ledger_url,
-            settings.domain,
-            owner,
-            lease_ms=int(settings.lease_s * 1000),
-            remember_ms=int(settings.remember_s * 1000),
-            clock_s=clock.now_s,
-            told=Told(
-                self._ledger_lost,
-                lambda epoch: self.runner.feed(events.StoreChanged(epoch)),
-                lambda pool: self.runner.feed(events.Freed(pool)),
-            ),
-        )
-
-    def _ledger_lost(self) -> None:
-        self.runner.feed(events.LedgerLost())
+    def _feed(self, event: events.Event) -> None:
+        self.runner.feed(event)
 
     def _ledger_answered(self, answers: list[Answer]) -> None:
         self.runner.feed(events.LedgerAnswered(answers))
@@ -326,11 +290,6 @@ class _AdminServer(uvicorn.Server):
 def _admin_server(app: Any) -> _AdminServer:
     settings = uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off", timeout_graceful_shutdown=1)
     return _AdminServer(settings)
-
-
-def _soon(call: Callable[[], object]) -> object:
-    """At the end of this turn of the loop: what is read from all sockets in one turn is one batch of the ledger."""
-    return asyncio.get_running_loop().call_soon(call)
 
 
 def _address(replica: ReplicaSettings) -> tuple[object, ...]:
