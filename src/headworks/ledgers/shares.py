@@ -31,8 +31,8 @@ class SharesStore:
     """A `LedgerStore` over a shared one, that goes on without it."""
 
     guarantee = (
-        "Exact across all gateways of its domain while the store answers; while it does not, each goes on within its last known "
-        "share of every limit, together less than twice the limit."
+        "Exact across all gateways of its domain while the store answers; while it does not, each goes on within its last "
+        "known share of every limit, together less than twice the limit."
     )
 
     def __init__(
