@@ -31,7 +31,7 @@ def test_ledger_show_tells_what_is_charged(capsys: Capture) -> None:
             client.send(chat(stream=True, tokens=200))
             await first_event(client)
             record = s.charged()[0]
-            held = s.app._held("pool:llama")
+            held = s.held("pool:llama")
             assert await verb(s, "ledger", "show") == 0
             text = capsys.readouterr().out
             assert f"pool llama: {held:,} tokens held" in text

@@ -91,8 +91,17 @@ RELATIONS = [
         "ledger.keys_secret: the secret in ENGINE_KEY must have at least 32 characters",
     ),
     (
-        "ledger: {url: 'valkey://h:6379/0'}",
-        "ledger.url: this version has no shared ledger (valkey): gateways would each admit a whole budget; use sqlite:PATH",
+        "ledger: {url: 'valkey://h:6379/0', durability: power}",
+        "ledger.durability: a shared ledger lasts as its server does; durability: power needs sqlite:PATH",
+    ),
+    (
+        "server: {workers: 2}",
+        "server.workers: server.workers is 2, and a ledger of sqlite belongs to one process: each of them would admit a whole "
+        "budget; several need valkey://HOST:PORT",
+    ),
+    (
+        "ledger: {url: 'memory:', when_lost: share}",
+        "ledger.when_lost: a ledger of memory has one gateway; there is nothing to share",
     ),
     (
         "ledger: {url: 'memory:', durability: power}",
@@ -217,9 +226,13 @@ def test_a_ledger_url_may_come_from_the_environment() -> None:
     assert problems(text, {}) == [
         "h.yaml:1: ledger.url: the environment variable LEDGER_URL is not set; set it, or take the key out"
     ]
-    found = problems(text, {"LEDGER_URL": "valkey://:sk-secret@h:6379/0"})
-    assert len(found) == 1
-    assert "sk-secret" not in found[0]
+    assert problems(text, {"LEDGER_URL": "valkey://:sk-secret@h:6379/0"}) == []
+    assert problems(text, {"LEDGER_URL": "valkey+sentinel://:sk-secret@h"}) == [
+        "h.yaml:1: ledger.url: valkey+sentinel://HOST:PORT,HOST:PORT/NAME is allowed, NAME as the sentinels call the primary"
+    ]
+    assert problems(text, {"LEDGER_URL": "postgres://sk-secret"}) == [
+        "h.yaml:1: ledger.url: the variable holds none of memory: · sqlite:PATH · valkey://HOST:PORT/0"
+    ]
 
 
 def test_warnings_do_not_stop_a_file() -> None:

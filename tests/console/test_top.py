@@ -91,7 +91,7 @@ def test_F9_top_once_gives_scripts_everything_as_json(
             found = json.loads(capsys.readouterr().out)
             (pool,) = found["pools"]
             assert (pool["pool"], pool["running"], pool["engines_ready"], pool["waiting"]) == ("llama", 2, 1, 0)
-            assert pool["reserved_tokens"] == s.app._held("pool:llama") > 300
+            assert pool["reserved_tokens"] == s.held("pool:llama") > 300
             tenants = {row["tenant"]: row for row in found["tenants"]}
             assert tenants["acme"]["tokens_max"] == 5_000
             assert (tenants["batchco"]["running"], tenants["batchco"]["running_max"]) == (1, 1)

@@ -11,6 +11,28 @@ from starlette.testclient import TestClient
 from headworks.core.types import Usage
 from headworks.gateway.admin import admin_app
 from headworks.gateway.metrics import Registry
+from headworks.ledgers.errors import LedgerError
+
+
+class SaidLedger:
+    """A ledger that says what it is told to say."""
+
+    def __init__(self, *differences: str, fault: str = "") -> None:
+        self.differences = list(differences)
+        self.fault = fault
+        self.declared: list[tuple[str, str, str]] = []
+
+    async def show(self) -> Any:
+        if self.fault:
+            raise LedgerError(self.fault)
+        return [Usage(1, 0, 2, 0.5, "stop", True)]
+
+    async def audit(self) -> list[str]:
+        return self.differences
+
+    async def declare(self, verb: str, subject: str, reason: str) -> Any:
+        self.declared.append((verb, subject, reason))
+        return {"outcome": "ok"}
 
 
 def client(admin_key: str | None = None, **answers: Any) -> TestClient:
@@ -21,8 +43,7 @@ def client(admin_key: str | None = None, **answers: Any) -> TestClient:
         "obstacles": list,
         "metrics": registry.render,
         "snapshot": lambda: {"pools": {"llama": {"tokens": 5}}, "wait_s": float("inf")},
-        "ledger": lambda: [Usage(1, 0, 2, 0.5, "stop", True)],
-        "audit": list,
+        "ledger": SaidLedger(),
         "explain": lambda name: {"id": name, "story": ["It was."] * (name == "d1"), "records": [{"id": name}] * (name == "d1")},
         "state": lambda: {"at_s": 1.5, "pools": {}},
     }
@@ -52,8 +73,27 @@ def test_F12_plain_values_and_our_types_become_json() -> None:
     assert answer.get("/admin/snapshot").json() == {"pools": {"llama": {"tokens": 5}}, "wait_s": None}
     assert answer.get("/admin/ledger").json()[0]["output_tokens"] == 2
     assert answer.get("/admin/ledger/audit").json() == {"holds": True, "differences": []}
-    answer = client(audit=lambda: ["pool llama tokens: counter 5, parts 4"])
+    answer = client(ledger=SaidLedger("pool llama tokens: counter 5, parts 4"))
     assert answer.get("/admin/ledger/audit").json()["holds"] is False
+
+
+def test_F12_a_ledger_that_cannot_be_asked_is_said_to_be_unavailable() -> None:
+    answer = client(ledger=SaidLedger(fault="The ledger at h:6379 does not answer")).get("/admin/ledger")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "ledger_unavailable")
+
+
+def test_F12_what_an_operator_declares_needs_the_admin_key_and_a_reason() -> None:
+    ledger = SaidLedger()
+    asked = {"execution": "x1", "reason": "its engine was scrapped"}
+    assert client(ledger=ledger).post("/admin/ledger/release", json=asked).status_code == 403
+    bearer = {"Authorization": "Bearer secret"}
+    known = client("secret", ledger=ledger)
+    assert known.post("/admin/ledger/release", json=asked).status_code == 401
+    assert known.post("/admin/ledger/release", json={"execution": "x1"}, headers=bearer).status_code == 400
+    assert known.post("/admin/ledger/withdraw", json=asked, headers=bearer).status_code == 400
+    assert ledger.declared == []
+    assert known.post("/admin/ledger/release", json=asked, headers=bearer).json() == {"outcome": "ok"}
+    assert ledger.declared == [("release", "x1", "its engine was scrapped")]
 
 
 def test_F12_explain_finds_or_says_404() -> None:

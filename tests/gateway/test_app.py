@@ -176,7 +176,7 @@ def test_K24_what_is_left_is_what_the_ledger_says() -> None:
             client = await s.connect()
             client.send(chat(key="ACME_KEY", stream=True, tokens=150))
             head = await first_event(client)
-            held = s.app._held("tenant:acme")
+            held = s.held("tenant:acme")
             assert held >= 150
             assert head.fields["x-ratelimit-limit-tokens"] == "3000"
             assert head.fields["x-ratelimit-remaining-tokens"] == str(3000 - held)

@@ -171,12 +171,12 @@ def test_A5_what_a_gone_client_held_stays_charged_until_the_engine_has_stopped()
             client = await s.connect()
             client.send(chat(stream=True, tokens=LONG))
             await first_event(client)
-            held = s.app._held("pool:llama")
+            held = s.held("pool:llama")
             engine.hang()
             client.close()
             await s.until(lambda: [record.state for record in s.charged()] == ["CANCELLING"])
             await asyncio.sleep(0.3)  # an idle clock says nothing, and time is no evidence
-            assert s.app._held("pool:llama") == held
+            assert s.held("pool:llama") == held
             assert s.inside() == 1
             engine.resume()
             await s.settled()
@@ -193,11 +193,11 @@ def test_K12_an_engine_that_ignores_the_abort_stays_charged_and_is_reported(monk
             client = await s.connect()
             client.send(chat("Idempotency-Key: k1", stream=True, tokens=300))
             await first_event(client)
-            held = s.app._held("pool:llama")
+            held = s.held("pool:llama")
             client.close()
             await s.until(lambda: s.app.accounts.alarms.get("evidence_overdue", 0) >= 1)
             assert s.inside() == 1
-            assert s.app._held("pool:llama") == held
+            assert s.held("pool:llama") == held
             await s.settled()
             outcome = s.outcome("k1")
             assert outcome["outcome"] == "cancelled"

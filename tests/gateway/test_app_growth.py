@@ -45,7 +45,7 @@ async def full_pool(**classes: Any) -> AsyncIterator[tuple[Scene, FakeEngine, li
 
         async def look() -> None:
             while True:
-                held.append(s.app._held("pool:llama"))
+                held.append(s.held("pool:llama"))
                 await asyncio.sleep(0.001)
 
         looking = asyncio.create_task(look())

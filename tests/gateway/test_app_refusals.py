@@ -50,7 +50,7 @@ def test_A2_a_full_tenant_is_told_what_it_would_hold_and_what_it_may() -> None:
         engine = fake_engine()
         async with scene(engine, tenants=tenants, classes=classes) as s:
             running = await occupy(s, 120, "ACME_KEY")
-            held = s.app._held("tenant:acme")
+            held = s.held("tenant:acme")
             requests = engine.requests
             answer = await s.ask(chat("X-Request-Id: r2", key="ACME_KEY", tokens=120))
             holds_together(answer, "tenant_capacity_exceeded")

@@ -47,7 +47,7 @@ def test_F12_usage_has_limits_use_and_how_promises_were_kept() -> None:
             assert found["limits"]["active_tokens_max"] == 4_000
             assert found["limits"]["active_requests_max"] == 1
             assert found["use"] == {
-                "tokens": s.app._held("tenant:acme"),
+                "tokens": s.held("tenant:acme"),
                 "requests": 1,
                 "queued_requests": 0,
                 "queued_tokens": 0,

@@ -1,5 +1,7 @@
 """`headworks ledger show|audit`: what is held in the ledger of a running gateway, and whether its counters are right.
 
+`headworks ledger release ID`, `withdraw REPLICA`: what an operator declares, where no evidence can come any more.
+
 `headworks ledger backup|restore FILE`: a copy of a ledger in a file, and back. A backup may be taken while a gateway runs.
 """
 
@@ -27,6 +29,7 @@ RECORDS_SHOWN_MAX = 50
 CONFIG_DEFAULT = Path("headworks.yaml")
 
 LedgerConfigOption = Annotated[Path, typer.Option("--config", help="The file that names the ledger.")]
+ReasonOption = Annotated[str, typer.Option("--reason", help="Why; it stands in the gateway's log.")]
 LedgerOption = Annotated[Path | None, typer.Option("--ledger", help="The ledger's file itself, instead of --config.")]
 
 
@@ -65,6 +68,56 @@ def audit(admin: AdminOption = None, config: ConfigOption = None, as_json: JsonO
         count = len(found["differences"])
         typer.echo(f"{count} counters differ from the sum of their parts" if count else "every counter is the sum of its parts")
     raise typer.Exit(0 if found["holds"] else 1)
+
+
+@app.command()
+def release(
+    execution: Annotated[str, typer.Argument(help="The execution, as `ledger show` names it.")],
+    reason: ReasonOption,
+    admin: AdminOption = None,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Declare that an execution uses nothing any more. Recorded as an operator's word; what still runs is then not counted.
+
+    Exit: 0 it holds nothing now, 1 the ledger knows nothing of it that could be released, 2 the gateway could not be asked.
+    """
+    said = _declare(admin, config, "release", {"execution": execution, "reason": reason})
+    holds_nothing = said["outcome"] == "ok" and said["state"] not in ("STOPPED", "TOMBSTONE")
+    if as_json:
+        _print_json(said)
+    elif holds_nothing:
+        typer.echo(f"{execution} is {said['state']} and holds nothing")
+    else:
+        typer.echo(f"{execution} held nothing" + (f": it is {said['state']}" if said["state"] else ""))
+    raise typer.Exit(0 if holds_nothing else 1)
+
+
+@app.command()
+def withdraw(
+    replica: Annotated[str, typer.Argument(help="The replica, as `ledger show` names it: POOL/NUMBER.")],
+    reason: ReasonOption,
+    admin: AdminOption = None,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Declare that a replica's engine is gone, with everything that ran on it. What comes at its address begins anew.
+
+    Exit: 0 nothing is held there now, 2 the gateway could not be asked.
+    """
+    said = _declare(admin, config, "withdraw", {"replica": replica, "reason": reason})
+    if as_json:
+        _print_json(said)
+    else:
+        typer.echo(f"{len(said['ended']):,} executions on {replica} have ended by it")
+
+
+def _declare(admin: str | None, config: Path | None, verb: str, asked: dict[str, str]) -> Any:
+    port = admin_port(admin, config)
+    status, body = port.ask("POST", f"/admin/ledger/{verb}", asked)
+    if status != 200 or "outcome" not in body:
+        could_not_ask(f"{port.url} answered {status}: {body.get('error', {}).get('message', 'in other words')}")
+    return body
 
 
 @app.command()

@@ -20,7 +20,7 @@ import typer
 from headworks import RUNS_AS, __version__
 from headworks.cli.key_notes import key_notes
 from headworks.cli.workers import supervise
-from headworks.config import build, load, options
+from headworks.config import build, ledger_url, load, options
 from headworks.ledgers.base import LedgerError
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ async def _serve(app: App, reload: Reload, as_json: bool) -> None:
         loop.add_signal_handler(number, stop.set)
     asked = asyncio.Event()
     loop.add_signal_handler(signal.SIGHUP, asked.set)
-    _banner(app, as_json)
+    _banner(app, as_json, await _charged(app))
     beside = [
         asyncio.create_task(_say_capacity(app, as_json)),
         asyncio.create_task(_reload_when_asked(asked, app, reload)),
@@ -122,7 +122,15 @@ async def _serve(app: App, reload: Reload, as_json: bool) -> None:
     await app.stop()
 
 
-def _banner(app: App, as_json: bool) -> None:
+async def _charged(app: App) -> int | None:
+    """What its ledger holds at the start; None where it is shared and has not been reached yet."""
+    try:
+        return len((await app.ledger.book()).charged())
+    except LedgerError:
+        return None
+
+
+def _banner(app: App, as_json: bool, charged: int | None) -> None:
     """What runs, and what it promises."""
     host, port = app.address[:2]
     admin_host, admin_port = app.admin_address[:2]
@@ -138,9 +146,9 @@ def _banner(app: App, as_json: bool) -> None:
                 "runs_as": RUNS_AS,
                 "mode": mode,
                 "policy": app.policy.version,
-                "ledger": app.settings.ledger_url,
+                "ledger": ledger_url.without_secret(app.settings.ledger_url),
                 "guarantee": app.store.guarantee,
-                "charged": app.ledger()["charged"],
+                "charged": charged,
             }
         )
         return
@@ -149,10 +157,11 @@ def _banner(app: App, as_json: bool) -> None:
         f"headworks {__version__} ({RUNS_AS}) listens on http://{host}:{port}/v1, admin on http://{admin_host}:{admin_port}",
         *(f"upstream {name}: {engine} at {url}" for name, engine, url in upstreams),
         f"mode {explained}, policy {app.policy.version}",
-        f"ledger {app.settings.ledger_url} {app.store.guarantee}",
+        f"ledger {ledger_url.without_secret(app.settings.ledger_url)} {app.store.guarantee}",
     ]
-    if left := app.ledger()["charged"]:
-        lines.append(f"ledger {left:,} charged by the last life of this gateway, until their engines have been looked at")
+    if charged:
+        by = "its gateways" if ledger_url.is_shared(app.settings.ledger_url) else "the last life of this gateway"
+        lines.append(f"ledger {charged:,} charged by {by}, until their engines have been looked at")
     typer.echo("\n".join(lines))
     sys.stdout.flush()
 

@@ -6,11 +6,10 @@ so that `load.py` can leave out what rests on a value that was already refused.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from headworks.config import secret
+from headworks.config import ledger_url, secret
 from headworks.config.checks_pools import POOL_CHECKS
 from headworks.config.document import Path
 from headworks.config.findings import Finding
@@ -183,21 +182,30 @@ def _ledger(config: Config, around: Surroundings) -> Iterator[Finding]:
             yield Finding((here,), text)
             return
         url = secret.resolve(url, around.environment).reveal()
-    scheme = re.split(r"[:+]", url, maxsplit=1)[0]
-    if scheme not in LEDGERS_IN_FORCE:
-        text = f"this version has no shared ledger ({scheme}): gateways would each admit a whole budget; use sqlite:PATH"
-        yield Finding((here,), text)
-    if config.server.workers > 1 and scheme in EMBEDDED:
+    if ledger_url.is_shared(url):
+        try:
+            ledger_url.parse(url)
+        except ValueError as error:
+            yield Finding((here,), str(error))
+    elif url.partition(":")[0] not in LEDGERS_IN_FORCE:
+        yield Finding((here,), "the variable holds none of memory: · sqlite:PATH · valkey://HOST:PORT/0")
+    if config.ledger.durability == "power" and not url.startswith("sqlite:"):
+        text = "memory: forgets everything with its process" if url == "memory:" else "a shared ledger lasts as its server does"
+        yield Finding((("ledger", "durability"), here), f"{text}; durability: power needs sqlite:PATH")
+    if not ledger_url.is_shared(url):
+        yield from _alone(config, url.partition(":")[0])
+    if config.server.workers > 1 and not address(config.server.listen).port:
+        yield Finding((("server", "listen"), ("server", "workers")), "several workers listen on one port; name it")
+
+
+def _alone(config: Config, scheme: str) -> Iterator[Finding]:
+    """What a ledger that one process has to itself cannot do."""
+    here: Path = ("ledger", "url")
+    if config.server.workers > 1:
         text = f"server.workers is {config.server.workers}, and a ledger of {scheme} belongs to one process: each of them would"
         yield Finding((("server", "workers"), here), f"{text} admit a whole budget; several need valkey://HOST:PORT")
-    if config.ledger.when_lost == "share" and scheme in EMBEDDED:
+    if config.ledger.when_lost == "share":
         yield Finding((("ledger", "when_lost"), here), f"a ledger of {scheme} has one gateway; there is nothing to share")
-    if config.server.workers > 1 and not address(config.server.listen).port:
-        paths = (("server", "listen"), ("server", "workers"))
-        yield Finding(paths, "several workers listen on one port; name it")
-    if scheme == "memory" and config.ledger.durability == "power":
-        text = "memory: forgets everything with its process; durability: power needs sqlite:PATH"
-        yield Finding((("ledger", "durability"), here), text)
 
 
 def _secrets(config: Config, around: Surroundings) -> Iterator[Finding]:

@@ -151,7 +151,7 @@ def json_schema() -> dict[str, Any]:
 ENGINES_IN_FORCE = ("vllm", "openai")
 """Engines this version has an adapter for. A pool with another is refused: nothing could be sent to it."""
 
-LEDGERS_IN_FORCE = ("memory", "sqlite")
+LEDGERS_IN_FORCE = ("memory", "sqlite", "valkey")
 """Ledger schemes this version has. Another is refused: gateways that do not share one would each admit a whole budget."""
 
 SERVER_TLS_IN_FORCE = False

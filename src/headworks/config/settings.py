@@ -74,6 +74,9 @@ class Settings:
     limits: ConnectionLimits
     drain_s: float
     ledger_url: str
+    """With user and password, if it has any."""
+    domain: str
+    """Everything that shares limits shares one, where several gateways share a ledger."""
     lease_s: float
     remember_s: float
     durability: str
@@ -88,7 +91,6 @@ class Settings:
     usage: UsageSettings
     workers: int = 1
     """Gateway processes that listen on the same port."""
-    domain: str = "main"
     when_lost: str = "closed"
     """`closed` or `share`: what is admitted while a shared ledger does not answer."""
     keys_path: str | None = None

@@ -16,6 +16,8 @@ from urllib.parse import SplitResult, urlsplit
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, model_validator
 from pydantic_core import PydanticCustomError
 
+from headworks.config import ledger_url
+
 WRONG = "headworks"
 SECONDS_MAX = 31 * 86_400.0
 NUMBER_MAX = 2**53
@@ -152,8 +154,12 @@ def _ledger_url(text: str) -> str:
     allowed = "memory: · sqlite:PATH · valkey://HOST:PORT/0 · valkeys:// · valkey+sentinel:// · valkey+cluster:// are allowed"
     if "@" in text:
         raise wrong(allowed + ", without user and password: put the whole URL into a variable and write env:NAME")
-    if not re.fullmatch(r"(valkeys?|valkey\+(sentinel|cluster))://[^\s]+", text):
+    if not ledger_url.is_shared(text):
         raise wrong(allowed)
+    try:
+        ledger_url.parse(text)
+    except ValueError as error:
+        raise wrong(str(error)) from None
     return text
 
 

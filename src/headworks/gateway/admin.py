@@ -6,8 +6,8 @@ bearer token where one is known (`admin_keys.py`); probes and metrics do not, as
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Protocol, TypeGuard
 
 import msgspec
 from starlette.applications import Starlette
@@ -16,13 +16,28 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from headworks.gateway.admin_keys import guard, key_routes
+from headworks.gateway.admin_keys import Guard, guard, json_body, key_routes, refused
 from headworks.gateway.key_watch import KeyWatch
 from headworks.gateway.metrics import CONTENT_TYPE
+from headworks.ledgers.errors import LedgerError
 
 ID_CHARACTERS_MAX = 256
+SUBJECTS = {"release": "execution", "withdraw": "replica"}
+"""What an operator may declare about the ledger, and of what."""
 
 Plain = Callable[[], Any]
+
+
+class LedgerAnswers(Protocol):
+    """What is known of the ledger, and what an operator declares of it. Each may raise `LedgerError`."""
+
+    async def show(self) -> Any: ...
+
+    async def audit(self) -> Sequence[str]:
+        """A sentence for each counter that differs from the sum of its parts; none means all is well."""
+        ...
+
+    async def declare(self, verb: str, subject: str, reason: str) -> Any: ...
 
 
 def admin_app(
@@ -30,8 +45,7 @@ def admin_app(
     obstacles: Callable[[], Sequence[str]],
     metrics: Callable[[], bytes],
     snapshot: Plain,
-    ledger: Plain,
-    audit: Callable[[], Sequence[str]],
+    ledger: LedgerAnswers,
     explain: Callable[[str], dict[str, Any]],
     state: Plain,
     admin_key: str | None,
@@ -39,7 +53,6 @@ def admin_app(
 ) -> Starlette:
     """`obstacles`: what keeps the gateway from taking work, one sentence each; none means ready.
 
-    `audit`: a sentence for each counter that differs from the sum of its parts; none means all is well.
     `explain`: the records of the decision log with an id and their story. It reads files, so it is called in a thread.
     `state`: what `headworks top` shows, in totals since the start: whoever looks twice has rates.
     """
@@ -57,13 +70,6 @@ def admin_app(
     async def show_snapshot(_: Request) -> Response:
         return _json(snapshot())
 
-    async def show_ledger(_: Request) -> Response:
-        return _json(ledger())
-
-    async def show_audit(_: Request) -> Response:
-        found = list(audit())
-        return _json({"holds": not found, "differences": found})
-
     async def show_explanation(request: Request) -> Response:
         found = await run_in_threadpool(explain, request.path_params["name"][:ID_CHARACTERS_MAX])
         return _json(found, 200 if found["records"] else 404)
@@ -78,13 +84,49 @@ def admin_app(
             Route("/readyz", readyz),
             Route("/metrics", exposition),
             Route("/admin/snapshot", guarded(show_snapshot)),
-            Route("/admin/ledger", guarded(show_ledger)),
-            Route("/admin/ledger/audit", guarded(show_audit)),
+            *_ledger_routes(ledger, guarded),
             Route("/admin/explain/{name}", guarded(show_explanation)),
             *(key_routes(keys, guarded) if keys is not None else ()),
             Route("/admin/state", guarded(show_state)),
         ]
     )
+
+
+def _ledger_routes(ledger: LedgerAnswers, guarded: Guard) -> list[Route]:
+    async def said(answer: Awaitable[Any]) -> Response:
+        try:
+            return _json(await answer)
+        except LedgerError as error:
+            return refused(503, "ledger_unavailable", str(error))
+
+    async def audited() -> Any:
+        found = list(await ledger.audit())
+        return {"holds": not found, "differences": found}
+
+    async def show(_: Request) -> Response:
+        return await said(ledger.show())
+
+    async def audit(_: Request) -> Response:
+        return await said(audited())
+
+    async def declare(request: Request) -> Response:
+        asked, verb = await json_body(request), request.url.path.rpartition("/")[2]
+        if isinstance(asked, Response):
+            return asked
+        subject, reason = (asked.get(name) if isinstance(asked, dict) else None for name in (SUBJECTS[verb], "reason"))
+        if not (_is_text(subject) and _is_text(reason)):
+            return refused(400, "invalid_request", f"The body must have {SUBJECTS[verb]} and reason, both texts.")
+        return await said(ledger.declare(verb, subject, reason))
+
+    return [
+        Route("/admin/ledger", guarded(show)),
+        Route("/admin/ledger/audit", guarded(audit)),
+        *(Route(f"/admin/ledger/{verb}", guarded(declare, writes=True), methods=["POST"]) for verb in SUBJECTS),
+    ]
+
+
+def _is_text(value: object) -> TypeGuard[str]:
+    return isinstance(value, str) and 0 < len(value) <= ID_CHARACTERS_MAX
 
 
 def _json(value: Any, status: int = 200) -> Response:

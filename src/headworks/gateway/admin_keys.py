@@ -40,7 +40,7 @@ def guard(admin_key: str | None, stored: KeyWatch | None, clock_s: Callable[[], 
     def guarded(endpoint: Endpoint, *, writes: bool = False) -> Endpoint:
         async def checked(request: Request) -> Response:
             if wanted is None and (stored is None or not stored.admin_exists):
-                return _refused(403, "forbidden", NO_ADMIN_KEY) if writes else await endpoint(request)
+                return refused(403, "forbidden", NO_ADMIN_KEY) if writes else await endpoint(request)
             given = request.headers.get("authorization", "").encode("latin-1", "replace")
             if wanted is not None and compare_digest(given, wanted):
                 return await endpoint(request)
@@ -48,8 +48,8 @@ def guard(admin_key: str | None, stored: KeyWatch | None, clock_s: Callable[[], 
                 return await endpoint(request)
             wait_s = failures.failed(request.client.host if request.client else "", clock_s())
             if wait_s is not None:
-                return _refused(429, "rate_limit_exceeded", f"Too many wrong admin keys: try again in {wait_s:.0f} s.", wait_s)
-            return _refused(401, "invalid_api_key", "The admin key is missing or wrong.")
+                return refused(429, "rate_limit_exceeded", f"Too many wrong admin keys: try again in {wait_s:.0f} s.", wait_s)
+            return refused(401, "invalid_api_key", "The admin key is missing or wrong.")
 
         return checked
 
@@ -69,15 +69,15 @@ def key_routes(stored: KeyWatch, guarded: Guard) -> list[Route]:
         return _answer(stored, "list")
 
     async def add(request: Request) -> Response:
-        asked = await _body(request)
+        asked = await json_body(request)
         return asked if isinstance(asked, Response) else _answer(stored, "add", "", asked)
 
     async def rotate(request: Request) -> Response:
-        asked = await _body(request)
+        asked = await json_body(request)
         return asked if isinstance(asked, Response) else _answer(stored, "rotate", request.path_params["name"], asked)
 
     async def revoke(request: Request) -> Response:
-        asked = await _body(request)
+        asked = await json_body(request)
         return asked if isinstance(asked, Response) else _answer(stored, "revoke", request.path_params["name"])
 
     return [
@@ -94,22 +94,23 @@ def _answer(stored: KeyWatch, verb: str, name: str = "", asked: object = None) -
     return Response(msgspec.json.encode(body), status, {"Cache-Control": "no-store"}, "application/json")
 
 
-async def _body(request: Request) -> object:
+async def json_body(request: Request) -> object:
     """What is asked, or the answer to a body that says nothing. JSON by name: a form of a web page cannot send that."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-        return _refused(415, "invalid_request", "The body must be JSON: send Content-Type: application/json.")
+        return refused(415, "invalid_request", "The body must be JSON: send Content-Type: application/json.")
     received = b""
     async for piece in request.stream():
         received += piece
         if len(received) > BODY_BYTES_MAX:
-            return _refused(413, "body_too_large", f"The body has more than {BODY_BYTES_MAX:,} bytes.")
+            return refused(413, "body_too_large", f"The body has more than {BODY_BYTES_MAX:,} bytes.")
     try:
         return msgspec.json.decode(received)
     except (msgspec.DecodeError, RecursionError):
-        return _refused(400, "invalid_request", "The body is not JSON.")
+        return refused(400, "invalid_request", "The body is not JSON.")
 
 
-def _refused(status: int, code: str, message: str, retry_after_s: float | None = None) -> Response:
+def refused(status: int, code: str, message: str, retry_after_s: float | None = None) -> Response:
+    """An error in the admin port's words."""
     headers = {"WWW-Authenticate": "Bearer"} if status == 401 else {}
     if retry_after_s is not None:
         headers["Retry-After"] = str(math.ceil(retry_after_s))

@@ -12,7 +12,7 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +20,14 @@ import uvicorn
 
 from headworks.config.settings import ReplicaSettings, Settings
 from headworks.core import events, quota
+from headworks.core.commands import Answer
 from headworks.core.gate import Gate
 from headworks.core.policy import Policy
-from headworks.core.types import Charge, RequestKey, Reservation
+from headworks.core.types import Charge, Owner, RequestKey
 from headworks.engines.base import Engine
 from headworks.engines.openai import OpenAIEngine
 from headworks.engines.vllm import VllmEngine
-from headworks.gateway import clock, reply
+from headworks.gateway import clock, reply, stores
 from headworks.gateway.accounts import WORKER, Accounts, Records
 from headworks.gateway.admin import admin_app
 from headworks.gateway.answers import Answers
@@ -38,6 +39,7 @@ from headworks.gateway.http.limits import EdgeLimits
 from headworks.gateway.http.listen import listen_on_port
 from headworks.gateway.http.server import Server
 from headworks.gateway.key_watch import KeyWatch
+from headworks.gateway.ledger_desk import LedgerDesk
 from headworks.gateway.log_facts import Facts
 from headworks.gateway.metrics import Reading, Registry
 from headworks.gateway.models import Models
@@ -47,7 +49,6 @@ from headworks.gateway.readings import readings
 from headworks.gateway.runner import Runner
 from headworks.gateway.standing import Standing
 from headworks.gateway.usage import Others, UsageJournal
-from headworks.ledgers.base import open_ledger
 
 log = logging.getLogger("headworks.gateway")
 
@@ -60,17 +61,10 @@ class App:
 
     def __init__(self, policy: Policy, settings: Settings, *, name: str = "gateway") -> None:
         boot = secrets.token_hex(8)
+        owner = Owner(name, boot)
         self.policy = policy
         self.settings = settings
-        self.store = open_ledger(
-            settings.ledger_url,
-            lease_ms=int(settings.lease_s * 1000),
-            remember_ms=int(settings.remember_s * 1000),
-            clock_ms=clock.now_ms,
-            power=settings.durability == "power",
-            soon=_soon,
-            lost=self._ledger_lost,
-        )
+        self.store, embedded, self._shared = stores.opened(settings, owner, self._feed)
         self._utc_offset_s = clock.utc_s() - clock.now_s()
         """Fixed for this life: setting the machine's clock moves no quota's period."""
         self.gate = Gate(policy, name, secrets.token_bytes(32), boot, self._utc_offset_s)
@@ -86,6 +80,9 @@ class App:
         self.runner = Runner(self.gate, self.store, self.engines, records, clock.now_s, watches(settings, clock.now_s))
         self.facts = Facts(self.log).began(name, boot, self._utc_offset_s, settings.ledger_url.partition(":")[0], policy)
         self.runner.on_looked = self._looked
+        self.ledger = LedgerDesk(
+            embedded, self._shared, owner, self.gate.check, lambda: self.policy.pools, self._ledger_answered, clock.now_s
+        )
         self.answers = _answers(settings)
         self.standing = Standing(
             self.snapshot, self.gate.estimates, self.registry, self.accounts, records.troubles, clock.now_s, clock.utc_s
@@ -123,6 +120,8 @@ class App:
     async def start(self) -> None:
         """Listen. Requests are refused with `no_replica` until an engine has said what it holds."""
         self._read_usage(await self._other_usage(self.policy))
+        if self._shared is not None:
+            self._shared.start()
         self.runner.start()
         self.key_watch.start()
         self.address = await self._listen()
@@ -209,8 +208,13 @@ class App:
         self.facts.used(tuple(used))
         self.runner.feed(events.UsageRead(tuple(used)))
 
-    def _ledger_lost(self) -> None:
-        self.runner.feed(events.LedgerLost())
+    # the ledger
+
+    def _feed(self, event: events.Event) -> None:
+        self.runner.feed(event)
+
+    def _ledger_answered(self, answers: list[Answer]) -> None:
+        self.runner.feed(events.LedgerAnswered(answers))
 
     def _looked(self, event: events.Event) -> None:
         self.facts.looked(event)
@@ -227,7 +231,6 @@ class App:
             metrics=self.registry.render,
             snapshot=self.snapshot,
             ledger=self.ledger,
-            audit=self.audit,
             explain=self.explanations.of,
             state=lambda: self.standing.state(self.policy),
             admin_key=key.reveal() if key is not None else None,
@@ -252,29 +255,9 @@ class App:
     def snapshot(self, tenant: str | None = None) -> dict[str, Any]:
         return self.gate.snapshot(clock.now_s(), tenant)
 
-    def ledger(self) -> dict[str, Any]:
-        """What is charged now, record by record."""
-        held = self._charged()
-        return {
-            "guarantee": self.store.guarantee,
-            "charged": len(held),
-            "tokens": {name: self._held(f"pool:{name}") for name in self.policy.pools},
-            "records": held[:LEDGER_RECORDS_MAX],
-        }
-
-    def audit(self) -> list[str]:
-        """Counters that differ from the sum of their parts, in the gate and in the ledger."""
-        return [*self.gate.check(), *self.store.book.check()]
-
-    def _charged(self) -> list[Reservation]:
-        return self.store.book.charged()
-
-    def _held(self, scope: str) -> int:
-        return self.store.book.held(scope, "tokens")
-
     def _readings(self) -> Iterable[Reading]:
         ledger = self.settings.ledger_url.partition(":")[0]
-        yield from readings(self.snapshot(), self._charged(), ledger, self.store.now_ms())
+        yield from readings(self.snapshot(), self.ledger.charged(), ledger, self.store.now_ms())
         yield Reading("open_streams", (WORKER,), float(len(self.server.exchanges)))
         yield Reading("rss_bytes", (WORKER,), float(_rss_bytes()))
 
@@ -288,7 +271,6 @@ class App:
         allow("replica", self.engines)
 
 
-LEDGER_RECORDS_MAX = 1_000
 ADDRESSES = ("listen", "admin", "ledger_url", "domain", "when_lost", "durability", "decision_log", "usage")
 SECRETS = ("admin_key", "keys_secret")
 REMEMBERED = ("remember_s", "replay_bytes_max", "replay_total_bytes_max")
@@ -308,11 +290,6 @@ class _AdminServer(uvicorn.Server):
 def _admin_server(app: Any) -> _AdminServer:
     settings = uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off", timeout_graceful_shutdown=1)
     return _AdminServer(settings)
-
-
-def _soon(call: Callable[[], object]) -> object:
-    """At the end of this turn of the loop: what is read from all sockets in one turn is one batch of the ledger."""
-    return asyncio.get_running_loop().call_soon(call)
 
 
 def _address(replica: ReplicaSettings) -> tuple[object, ...]:

@@ -3,16 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from headworks.core.book import Book
+from headworks.core.types import Owner
 from headworks.ledgers.errors import LedgerError as LedgerError
 from headworks.ledgers.journal import JournalStore, Soon, open_journal
 from headworks.ledgers.memory import MemoryStore
 
-KINDS = ("memory:", "sqlite:PATH")
+if TYPE_CHECKING:
+    from headworks.ledgers.valkey import ValkeyStore
+
+KINDS = ("memory:", "sqlite:PATH", "valkey://HOST:PORT/0", "valkey+sentinel://HOST:PORT/NAME", "valkey+cluster://HOST:PORT")
 
 EmbeddedStore = MemoryStore | JournalStore
 """Stores whose book is in this process: `book` may be looked at between two commands."""
+
+
+@dataclass(slots=True)
+class Told:
+    """Who hears of what happens to a store."""
+
+    lost: Callable[[], None] = lambda: None
+    changed: Callable[[str], None] = lambda epoch: None
+    """A shared store: another epoch answers; also the first one."""
+    woken: Callable[[str], None] = lambda pool: None
+    """A shared store: capacity came free in a pool, and this gateway's flow has the first claim."""
 
 
 def open_ledger(
@@ -36,3 +53,16 @@ def open_ledger(
     if kind == "sqlite" and path:
         return open_journal(path, lease_ms, remember_ms, clock_ms, power=power, soon=soon, lost=lost)
     raise LedgerError(f"The ledger URL {url} is of no kind known here; use one of: {', '.join(KINDS)}")
+
+
+def open_shared(
+    url: str, domain: str, owner: Owner, *, lease_ms: int, remember_ms: int, clock_s: Callable[[], float], told: Told
+) -> ValkeyStore:
+    """The ledger that this URL's server keeps for every gateway of the domain. It looks for the server once it is started."""
+    try:
+        from headworks.ledgers.valkey import ValkeyStore
+        from headworks.ledgers.valkey_place import place_of
+    except ImportError as error:
+        raise LedgerError(f"A shared ledger needs the extra: pip install 'headworks[valkey]' ({error})") from error
+    limits = {"lease_ms": lease_ms, "remember_ms": remember_ms}
+    return ValkeyStore(place_of(url), domain, **limits, clock_s=clock_s, owner=owner, told=told)

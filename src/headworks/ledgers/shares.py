@@ -30,6 +30,11 @@ EPOCH = "shares"
 class SharesStore:
     """A `LedgerStore` over a shared one, that goes on without it."""
 
+    guarantee = (
+        "Exact across all gateways of its domain while the store answers; while it does not, each goes on within its last "
+        "known share of every limit, together less than twice the limit."
+    )
+
     def __init__(
         self, lease_ms: int, remember_ms: int, clock_ms: Callable[[], int], changed: Callable[[str], None] = lambda epoch: None
     ) -> None:
@@ -45,10 +50,6 @@ class SharesStore:
         self._alone: Book | None = None
         self._held: dict[tuple[str, str], int] = {}
         """What this gateway held of each limit when the store was lost."""
-
-    @property
-    def guarantee(self) -> str:
-        return f"{self.store.guarantee} While it is away each gateway goes on within its last known share of every limit."
 
     @property
     def is_alone(self) -> bool:

@@ -1,0 +1,131 @@
+"""What an operator may see of the ledger, and do to it: show, audit, release, withdraw (design section 9).
+
+Of a ledger in this process the book itself is looked at; of a shared one what its server holds at that instant, for all
+gateways of the domain. What an operator declares is asked of the ledger like everything else and told to the gate as well,
+so that a gateway which watches what was released stops doing so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol
+
+from headworks.core.commands import Answer, Command, Stop, Withdraw
+from headworks.core.types import Owner, Reservation
+from headworks.ledgers.base import EmbeddedStore, LedgerError
+
+log = logging.getLogger("headworks.gateway")
+
+RECORDS_MAX = 1_000
+ANSWER_S_MAX = 5.0
+LOOK_AGAIN_S = 5.0
+"""What gauges show of a shared ledger is looked at again by a scrape when it is older."""
+
+
+class Book(Protocol):
+    """What is held, at one instant."""
+
+    def charged(self) -> list[Reservation]: ...
+
+    def held(self, scope: str, unit: str) -> int: ...
+
+    def check(self) -> list[str]: ...
+
+
+class SharedStore(Protocol):
+    """A ledger that is not in this process."""
+
+    guarantee: str
+
+    def apply(self, commands: Sequence[Command], answered: Callable[[list[Answer]], None]) -> None: ...
+
+    async def look(self) -> Book: ...
+
+
+class LedgerDesk:
+    """One gateway's view of its ledger."""
+
+    def __init__(
+        self,
+        embedded: EmbeddedStore | None,
+        shared: SharedStore | None,
+        owner: Owner,
+        gate_check: Callable[[], list[str]],
+        pools: Callable[[], Iterable[str]],
+        answered: Callable[[list[Answer]], None],
+        clock_s: Callable[[], float],
+    ) -> None:
+        self._embedded = embedded
+        self._shared = shared
+        self._gate_check = gate_check
+        self._pools = pools
+        self._owner = owner
+        self._answered = answered
+        self._clock_s = clock_s
+        self._charged: list[Reservation] = []
+        self._looked_s = float("-inf")
+        self._looking: asyncio.Task[None] | None = None
+
+    async def book(self) -> Book:
+        """What is held now. Raises `LedgerError` if a shared ledger cannot be asked."""
+        if self._embedded is not None:
+            return self._embedded.book
+        assert self._shared is not None
+        return await self._shared.look()
+
+    async def show(self) -> dict[str, Any]:
+        """What is charged, record by record."""
+        book, store = await self.book(), self._embedded or self._shared
+        assert store is not None
+        charged = book.charged()
+        return {
+            "guarantee": store.guarantee,
+            "charged": len(charged),
+            "tokens": {name: book.held(f"pool:{name}", "tokens") for name in self._pools()},
+            "records": charged[:RECORDS_MAX],
+        }
+
+    async def audit(self) -> list[str]:
+        """Counters that differ from the sum of their parts, in this gate and in the ledger."""
+        return [*self._gate_check(), *(await self.book()).check()]
+
+    def charged(self) -> list[Reservation]:
+        """For gauges: of a shared ledger what the last look showed; this one asks for the next."""
+        if self._embedded is not None:
+            return self._embedded.book.charged()
+        if self._looking is None and self._clock_s() - self._looked_s >= LOOK_AGAIN_S:
+            self._looking = asyncio.get_running_loop().create_task(self._look())
+        return self._charged
+
+    async def _look(self) -> None:
+        try:
+            self._charged = (await self.book()).charged()
+        except LedgerError:
+            self._charged = []  # what nobody knows is not shown
+        finally:
+            self._looked_s, self._looking = self._clock_s(), None
+
+    # what an operator declares
+
+    async def declare(self, verb: str, subject: str, reason: str) -> dict[str, Any]:
+        """`release` an execution: it holds nothing any more. `withdraw` a replica: its engine is gone with all it had."""
+        log.warning("an operator declares: %s %s: %s", verb, subject, reason)
+        if verb == "withdraw":
+            answer = await self._ask(Withdraw(subject))
+            return {"outcome": answer.outcome, "ended": [record.execution for record in answer.records]}
+        answer = await self._ask(Stop(subject, self._owner, "operator", "failed", None))
+        return {"outcome": answer.outcome, "state": answer.state, "evidence": answer.evidence}
+
+    async def _ask(self, command: Command) -> Answer:
+        store = self._embedded or self._shared
+        assert store is not None
+        future: asyncio.Future[list[Answer]] = asyncio.get_running_loop().create_future()
+        store.apply([command], lambda answers: None if future.done() else future.set_result(answers))
+        try:
+            answers = await asyncio.wait_for(future, ANSWER_S_MAX)
+        except TimeoutError:
+            raise LedgerError(f"The ledger did not answer for {ANSWER_S_MAX:g} s; what was asked may have been done") from None
+        self._answered(answers)
+        return answers[0]

@@ -1,0 +1,78 @@
+"""Opening the ledger that the settings name, and telling the gate what becomes of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from headworks.config.ledger_url import is_shared
+from headworks.config.settings import Settings
+from headworks.core import events
+from headworks.core.seams import LedgerStore
+from headworks.core.types import Owner
+from headworks.gateway import clock
+from headworks.ledgers.base import EmbeddedStore, Told, open_ledger, open_shared
+from headworks.ledgers.shares import SharesStore
+
+if TYPE_CHECKING:
+    from headworks.ledgers.valkey import ValkeyStore
+
+Feed = Callable[[events.Event], None]
+
+
+def opened(settings: Settings, owner: Owner, feed: Feed) -> tuple[LedgerStore, EmbeddedStore | None, ValkeyStore | None]:
+    """What the gate asks; and behind it either a store whose book is in this process, or one that gateways share."""
+    if not is_shared(settings.ledger_url):
+        embedded = _embedded(settings, feed)
+        return embedded, embedded, None
+    shares = _shares(settings, feed) if settings.when_lost == "share" else None
+    shared = _shared(settings, owner, feed, shares)
+    if shares is None:
+        return shared, None, shared
+    shares.store = shared
+    return shares, None, shared
+
+
+def _embedded(settings: Settings, feed: Feed) -> EmbeddedStore:
+    return open_ledger(
+        settings.ledger_url,
+        lease_ms=int(settings.lease_s * 1000),
+        remember_ms=int(settings.remember_s * 1000),
+        clock_ms=clock.now_ms,
+        power=settings.durability == "power",
+        soon=_soon,
+        lost=lambda: feed(events.LedgerLost()),
+    )
+
+
+def _soon(call: Callable[[], object]) -> object:
+    """At the end of this turn of the loop: what is read from all sockets in one turn is one batch of the ledger."""
+    return asyncio.get_running_loop().call_soon(call)
+
+
+def _shares(settings: Settings, feed: Feed) -> SharesStore:
+    lease_ms, remember_ms = int(settings.lease_s * 1000), int(settings.remember_s * 1000)
+    return SharesStore(lease_ms, remember_ms, clock.now_ms, lambda epoch: feed(events.StoreChanged(epoch)))
+
+
+def _shared(settings: Settings, owner: Owner, feed: Feed, shares: SharesStore | None) -> ValkeyStore:
+    def lost() -> None:
+        if shares is None or not shares.lost():
+            feed(events.LedgerLost())
+
+    def changed(epoch: str) -> None:
+        if shares is not None:
+            shares.changed(epoch)
+        else:
+            feed(events.StoreChanged(epoch))
+
+    return open_shared(
+        settings.ledger_url,
+        settings.domain,
+        owner,
+        lease_ms=int(settings.lease_s * 1000),
+        remember_ms=int(settings.remember_s * 1000),
+        clock_s=clock.now_s,
+        told=Told(lost, changed, lambda pool: feed(events.Freed(pool))),
+    )

@@ -1,0 +1,258 @@
+-- Leases: who watches over what, and what becomes of it when nobody does: `core/book_leases.py`.
+
+local leases = {}
+
+local lapses = {}
+
+function lapses.orphan(entry)
+  entry.was, entry.state = entry.state, "ORPHANED"
+  if entry.closing_sequence == 0 then
+    entry.closing_sequence = book.sequence
+  end
+  entry.closing_ms = book.now_ms
+  touch(entry)
+  orphans:add(entry.execution, next_order())
+end
+
+-- A claim whose owner is gone was never charged.
+function lapses.forget(entry)
+  unclaim(entry)
+  entries:remove(entry.execution)
+end
+
+-- Nobody is known to watch over its executions any more. They stay charged (A7).
+local function lapse(boot)
+  boot.alive, boot.gone_ms = false, book.now_ms
+  boots:put(boot.owner, boot)
+  local names = owned(boot.owner):names()
+  entries:fetch(names)
+  for _, name in ipairs(names) do
+    local entry = entries:find(name)
+    local move = MOVES[entry.state].lapse
+    if move then
+      lapses[move.act](entry)
+    end
+  end
+  for name, pool in pairs(pools:all()) do
+    if pool then
+      open_turns(name):forget(boot.owner)
+    end
+  end
+end
+
+-- Lapse whoever has not renewed, forget whoever is long gone and owns nothing.
+local function sweep_boots()
+  book.sweep_due_ms = LIMIT.NEVER_MS
+  for _, boot in ipairs(boots:inorder()) do
+    if boot.alive and book.now_ms >= boot.lease_until_ms then
+      book.sequence = book.sequence + 1
+      lapse(boot)
+    end
+    local due_ms = boot.lease_until_ms
+    if not boot.alive then
+      due_ms = boot.gone_ms + LIMIT.TOMBSTONE_LEASES * book.lease_ms
+      if #owned(boot.owner):page(0, 0) > 0 then
+        due_ms = LIMIT.NEVER_MS
+      elseif book.now_ms >= due_ms then
+        boots:remove(boot.owner)
+        due_ms = LIMIT.NEVER_MS
+      end
+    end
+    book.sweep_due_ms = math.min(book.sweep_due_ms, due_ms)
+  end
+end
+
+local function added(one, other)
+  local sum = {}
+  for at, here in ipairs(one) do
+    sum[at] = here + other[at]
+  end
+  return sum
+end
+
+-- What the others have on each replica. Of one that is gone its last word counts as long as anything of it is held.
+local function profiles_beside(asking, all)
+  local sums, places = {}, {}
+  for _, boot in ipairs(all) do
+    local counts_still = boot ~= asking and #boot.profiles > 0 and (boot.alive or #owned(boot.owner):page(0, 0) > 0)
+    for _, one in ipairs(counts_still and boot.profiles or NOTHING) do
+      local place = places[one[1]]
+      if place then
+        sums[place][2] = added(sums[place][2], one[2])
+      else
+        sums[#sums + 1] = { one[1], one[2] }
+        places[one[1]] = #sums
+      end
+    end
+  end
+  return sums
+end
+
+-- The boot lives; what it vouches for may decide a waiting sample.
+function leases.heartbeat(command)
+  local boot = boots:find(command.owner)
+  if not boot then
+    if boots:count() >= LIMIT.BOOTS_MAX then
+      return full("refused")
+    end
+    boot = {
+      owner = command.owner, order = next_order(), departed = false, gone_ms = 0, seen_sequence = 0, unvouched = {},
+    }
+  end
+  if boot.departed then
+    return full("refused")
+  end
+  boot.alive, boot.lease_until_ms = true, book.now_ms + book.lease_ms
+  book.sweep_due_ms = math.min(book.sweep_due_ms, boot.lease_until_ms)
+  if command.seen_sequence >= boot.seen_sequence then
+    boot.seen_sequence, boot.unvouched = command.seen_sequence, command.unvouched
+  end
+  boot.profiles, boot.posting = command.profiles, command.posting
+  boots:put(command.owner, boot)
+  local ended, alarms, owners = {}, {}, {}
+  judge_all(ended, alarms)
+  local all = boots:inorder()
+  for _, one in ipairs(all) do
+    if one.alive and not one.posting then
+      owners[#owners + 1] = one.owner
+    end
+  end
+  return full("ok", "", { owners = owners, records = ended, alarms = alarms, profiles = profiles_beside(boot, all) })
+end
+
+function leases.depart(command)
+  local boot = boots:find(command.owner)
+  if boot and not boot.departed then
+    boot.departed = true
+    lapse(boot)
+    book.sweep_due_ms = math.min(book.sweep_due_ms, book.now_ms + LIMIT.TOMBSTONE_LEASES * book.lease_ms)
+  end
+  return full("ok")
+end
+
+local function take_over(entry, owner)
+  orphans:remove(entry.execution)
+  owned(entry.owner):remove(entry.execution)
+  entry.state, entry.was, entry.owner = MOVES.ORPHANED.adopt.state, "", owner
+  owned(owner):add(entry.execution, next_order())
+  touch(entry)
+end
+
+-- Oldest orphans first; not those whose owner is back and may yet take them back itself.
+function leases.adopt(command)
+  if not lives_on(command.owner) then
+    return full("refused")
+  end
+  local most, adopted, first = math.min(command.most, LIMIT.ADOPT_MAX), {}, 0
+  while #adopted < most do
+    local page = orphans:page(first, first + 255)
+    entries:fetch(page)
+    for _, name in ipairs(page) do
+      local entry = entries:find(name)
+      if #adopted < most and not lives_on(entry.owner) then
+        adopted[#adopted + 1] = entry
+      end
+    end
+    if #page < 256 then
+      break
+    end
+    first = first + 256
+  end
+  local records = {}
+  for at, entry in ipairs(adopted) do
+    take_over(entry, command.owner)
+    records[at] = reservation(entry)
+  end
+  return full("ok", "", { records = records })
+end
+
+-- A living owner tells its execution again.
+function leases.reassert(command)
+  local told = command.record
+  command.execution, command.owner = told.execution, told.owner
+  if not lives_on(told.owner) then
+    return full("fenced")
+  end
+  return go("reassert", entries:find(told.execution), command)
+end
+
+function acts.confirm(entry, command, move)
+  return plain(command, entry, entry.owner == command.owner and move.outcome or "refused")
+end
+
+-- What the ledger knows to have ended cannot be live again.
+function acts.confirm_end(entry, command, move)
+  return plain(command, entry, TERMINAL[command.record.state] and move.outcome or "refused")
+end
+
+function acts.take_back(entry, command, move)
+  if entry.owner ~= command.owner then
+    return plain(command, entry, "refused")
+  end
+  orphans:remove(entry.execution)
+  entry.state = command.record.state == "CANCELLING" and "CANCELLING" or entry.was
+  entry.was = ""
+  if entry.state ~= "CANCELLING" then
+    entry.closing_sequence, entry.closing_ms = 0, 0
+  end
+  if entry.state == "RUNNING" then
+    entry.running_sequence = book.sequence
+  end
+  touch(entry)
+  return plain(command, entry, move.outcome)
+end
+
+local function retold(told, state)
+  local entry = new_entry(told.execution, state, told.key, told.fingerprint, told.owner)
+  entry.reserved_by, entry.seen, entry.replica, entry.charges = told.reserved_by, told.seen, told.replica, told.charges
+  entry.pool = string.match(told.replica, "^(.*)/") or told.replica
+  entry.reserved_ms, entry.started_ms, entry.ended_ms = told.reserved_ms, told.started_ms, told.ended_ms
+  return entry
+end
+
+-- The ledger forgot, or never heard: what runs is charged as told, above the limits if it must be.
+function acts.believe(former, command, move)
+  local told = command.record
+  local state = told.state
+  if state == "ORPHANED" then
+    state = told.was ~= "" and told.was or "RUNNING"
+  end
+  if former then -- its cancel came first
+    if not CHARGED[state] then
+      return plain(command, former, "recorded")
+    end
+    state = "CANCELLING"
+  end
+  local entry = retold(told, state)
+  entries:put(told.execution, entry)
+  local newest = newest_of(told.key)
+  if told.key and (not newest or TERMINAL[newest.state]) then
+    keys:put(told.key, told.execution)
+  end
+  if TERMINAL[state] then
+    entry.usage, entry.evidence = told.usage, told.evidence
+    remember(entry)
+    return plain(command, entry, move.outcome)
+  end
+  owned(told.owner):add(told.execution, next_order())
+  if CHARGED[state] then
+    counters.force(told.charges)
+    open_replica(told.replica):enter(entry)
+  end
+  if state == "RUNNING" then
+    entry.running_sequence = book.sequence
+  elseif state == "CANCELLING" then
+    entry.closing_sequence, entry.closing_ms = book.sequence, book.now_ms
+  end
+  return plain(command, entry, move.outcome)
+end
+
+function leases.held(command)
+  local records = {}
+  local names = owned(command.owner):names()
+  entries:fetch(names)
+  for at, name in ipairs(names) do
+    records[at] = reservation(entries:find(name))
+  end
+  return full("ok", "", { records = records })
+end

@@ -1,0 +1,82 @@
+"""One of several processes that race for the same limits, and write down all they asked and heard.
+
+    python tests/drills/racer.py URL NUMBER ROUNDS FILE
+
+Reserves until it is granted, holds it for a moment, stops; an answer that does not come is asked for again, the same. What was
+asked and heard goes to FILE as a pickled list of `headworks.testing.history.Asked`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import sys
+import time
+from pathlib import Path
+from random import Random
+
+from headworks.core.commands import Answer, Command, Heartbeat, Reserve, Stop
+from headworks.core.types import Owner
+from headworks.ledgers.valkey import ValkeyStore
+from headworks.ledgers.valkey_place import place_of
+from headworks.testing.history import Asked
+
+ANSWER_S = 0.5
+LEASE_MS = 600_000
+SCOPE = "pool:race"
+
+
+class Racer:
+    def __init__(self, url: str, number: int) -> None:
+        self.history: list[Asked] = []
+        self.owner = Owner("racer", f"boot-{number}")
+        self._number = number
+        self._random = Random(number)
+        self._store = ValkeyStore(
+            place_of(url), "race", lease_ms=LEASE_MS, remember_ms=LEASE_MS, clock_s=time.monotonic, owner=self.owner
+        )
+
+    async def run(self, rounds: int) -> None:
+        self._store.start()
+        await self._ask(Heartbeat(self.owner))
+        for round_number in range(rounds):
+            await self._once(f"{self._number}-{round_number}")
+        self._store.close()
+
+    async def _once(self, name: str) -> None:
+        amount = self._random.choice((200, 300, 400))
+        charges = ((SCOPE, "tokens", amount), (SCOPE, "requests", 1))
+        flow, even = ("interactive", "acme"), (1.0, 1.0)
+        reserve = Reserve(name, None, "", self.owner, "race", "race/0", flow, even, amount, charges, 0, False, "v")
+        answer = await self._ask(reserve)
+        if answer.outcome in ("granted", "recorded"):
+            for _ in range(self._random.randrange(3)):
+                await asyncio.sleep(0)
+            await self._ask(Stop(name, self.owner, "E1", "completed", None))
+
+    async def _ask(self, command: Command) -> Answer:
+        """Until it is answered. What was not stays in the history as something nobody knows."""
+        loop = asyncio.get_running_loop()
+        while True:
+            heard: asyncio.Future[list[Answer]] = loop.create_future()
+            one = Asked(self._number, [command], time.monotonic())
+            self._store.apply([command], lambda answers, heard=heard: None if heard.done() else heard.set_result(answers))
+            try:
+                one.answers = await asyncio.wait_for(heard, ANSWER_S)
+            except TimeoutError:
+                self.history.append(one)
+                continue
+            one.heard_s = time.monotonic()
+            self.history.append(one)
+            return one.answers[0]
+
+
+def main() -> None:
+    url, number, rounds, file = sys.argv[1:]
+    racer = Racer(url, int(number))
+    asyncio.run(racer.run(int(rounds)))
+    Path(file).write_bytes(pickle.dumps(racer.history))
+
+
+if __name__ == "__main__":
+    main()

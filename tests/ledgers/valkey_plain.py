@@ -1,0 +1,120 @@
+"""The script by itself: one blocking connection, a clock that comes with each call, and what stands in the store."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Sequence
+from typing import Any
+
+import hiredis
+
+from headworks.core.book import Book
+from headworks.core.commands import Answer, Command, Unmark
+from headworks.core.types import Owner
+from headworks.ledgers import valkey_view
+from headworks.ledgers.valkey_script import script, sha1
+from headworks.ledgers.valkey_view import View
+from headworks.ledgers.valkey_wire import Answers, Asked, encode, encode_asked, read_reply
+from headworks.testing.suites.ledger_subject import LEASE_MS, REMEMBER_MS
+
+SCRIPT = script("local function clock_ms() return tonumber(ARGV[3]) end")
+
+
+class Wire:
+    """One blocking connection."""
+
+    def __init__(self, port: int) -> None:
+        self._socket = socket.create_connection(("127.0.0.1", port), timeout=20)
+        self._reader = hiredis.Reader()
+
+    def ask(self, *words: bytes | str | int) -> Any:
+        self._socket.sendall(hiredis.pack_command(words))
+        while (reply := self._reader.gets()) is False:
+            self._reader.feed(self._socket.recv(1 << 20))
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+class PlainLedger:
+    """One domain of a server."""
+
+    def __init__(self, wire: Wire, domain: str, *, records_max: int = 1_000_000) -> None:
+        self.root = f"headworks:{{{domain}}}"
+        self._wire = wire
+        self._answers = Answers()
+        wire.ask("SCRIPT", "LOAD", SCRIPT)
+        self._asked = Asked(None, "run", LEASE_MS, REMEMBER_MS, records_max)
+        self._asked.epoch = read_reply(self._call([], 0)).epoch
+
+    def apply(self, commands: Sequence[Command], now_ms: int) -> list[Answer]:
+        return self._answers.read(read_reply(self._call(commands, now_ms)), commands)
+
+    def _call(self, commands: Sequence[Command], now_ms: int) -> bytes:
+        asked = encode_asked(self._asked)
+        told: bytes = self._wire.ask("EVALSHA", sha1(SCRIPT), 1, self.root, encode(commands), asked, now_ms)
+        return told
+
+    def look(self) -> View:
+        return View(self._wire.ask("EVAL", valkey_view.SCRIPT, 1, self.root, "all"))
+
+    def tags(self, pool: str) -> dict[str, Any]:
+        """Virtual times and tags of a pool, as `differences` compares them."""
+        names = {"": self._level(pool)}
+        prefix = f"{self.root}:level:{pool}\0".encode()
+        for key in self._wire.ask("KEYS", f"{self.root}:level:{pool}*"):
+            if key.startswith(prefix) and not key.endswith(b":turns"):
+                name = key[len(prefix) :].decode()
+                names[name] = self._level(f"{pool}\0{name}")
+        return names
+
+    def _level(self, name: str) -> tuple[float, dict[str, float], list[tuple[float, str]]]:
+        flat = self._wire.ask("HGETALL", f"{self.root}:level:{name}")
+        fields = dict(zip(flat[::2], flat[1::2], strict=True))
+        finish = {field[1:].decode(): float(tag) for field, tag in fields.items() if field.startswith(b"=")}
+        waiting = self._wire.ask("ZRANGE", f"{self.root}:level:{name}:turns", 0, -1, "WITHSCORES")
+        turns = [(float(tag), flow.decode()) for flow, tag in zip(waiting[::2], waiting[1::2], strict=True)]
+        return float(fields.get(b"virtual", 0)), finish, turns
+
+
+def differences(ledger: PlainLedger, book: Book) -> list[str]:
+    """Where what stands in the store is not what stands in the book. Of what has ended only what is asked about is kept."""
+    for pool, turns in book._turns.items():  # both look now at what has gone stale
+        stale = [Unmark(("no", "flow"), pool, Owner("no", "boot"))]
+        ledger.apply(stale, book.now_ms)
+        book.apply(stale, book.now_ms)
+        turns._expire(book.now_ms)
+    view = ledger.look()
+    found = [f"audit: {said}" for said in view.check()]
+    there = {name: entry.reservation() for name, entry in view.entries.items()}
+    here = {record.execution: record for record in book.records()}
+    if there.keys() != here.keys():
+        found.append(f"records: {sorted(there.keys() ^ here.keys())}")
+    for name in there.keys() & here.keys():
+        one, other = there[name], here[name]
+        same = (
+            one == other
+            if one.state in ("CLAIMED", "RESERVED", "RUNNING", "CANCELLING", "ORPHANED")
+            else (
+                (one.state, one.key, one.fingerprint, one.owner, one.usage, one.evidence, one.ended_ms)
+                == (other.state, other.key, other.fingerprint, other.owner, other.usage, other.evidence, other.ended_ms)
+            )
+        )
+        if not same:
+            found.append(f"{one}\n is not {other}")
+    for counter in book.counters.all():
+        told = view.counters.find([(counter.scope, counter.unit, 0)])[0]
+        both = [(one.held, one.committed, one.limit) for one in (told, counter)]
+        if both[0] != both[1]:
+            found.append(f"{counter.scope} {counter.unit}: {both}")
+    for pool, turns in book._turns.items():
+        levels = {"": turns.classes, **turns.tenants}
+        wanted = {name: (level.virtual, dict(level.finish), list(level.in_turn())) for name, level in levels.items()}
+        stands = ledger.tags(pool)
+        for name in wanted:
+            if stands.get(name) != wanted[name]:
+                found.append(f"pool {pool}, level {name}: {stands.get(name)}, not {wanted[name]}")
+    return found
