@@ -210,6 +210,23 @@ def test_an_upstream_needs_no_file() -> None:
 
 
 @pytest.mark.parametrize(
+    ("engines", "stated", "over_commit"),
+    [
+        (["vllm"], "auto", None),
+        (["vllm", "llamacpp"], "auto", 1.0),
+        (["sglang"], "auto", 1.0),
+        (["llamacpp"], "4.0", 4.0),
+    ],
+)
+def test_D4_over_commit_is_learnt_only_where_preemptions_are_told(
+    engines: list[str], stated: str, over_commit: float | None
+) -> None:
+    replicas = ", ".join(f"{{url: 'http://h:{port}', engine: {engine}}}" for port, engine in enumerate(engines, 1))
+    config = read(f"pools: {{p: {{over_commit: {stated}, replicas: [{replicas}]}}}}").config_or_raise()
+    assert policy(config, number=1).pools["p"].over_commit == over_commit
+
+
+@pytest.mark.parametrize(
     ("url", "engine", "expected"),
     [
         (
@@ -222,7 +239,6 @@ def test_an_upstream_needs_no_file() -> None:
             "tgi",
             "--engine: the text 'tgi' was given; 'vllm', 'sglang', 'llamacpp' or 'openai' is allowed.",
         ),
-        ("http://127.0.0.1:8000", "sglang", "--upstream: this version has no adapter for sglang; vllm and openai can be used"),
         ("http://u:sk-secret@h:1", "vllm", "--upstream: text with a user or password was given"),
         ("http://127.0.0.1:8080", "vllm", "--upstream: this is the gateway's own address; name the engine's"),
     ],

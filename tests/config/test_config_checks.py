@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import pytest
 from reading import ENVIRONMENT, POOL, problems, read
 
 from headworks.config.checks_pools import ENGINE_EVIDENCE
-from headworks.engines.openai import OpenAIEngine
-from headworks.engines.vllm import VllmEngine
+from headworks.config.pools import EngineKind
+from headworks.engines.kinds import ENGINES
 
 TWO_KEYS = "tenants: {a: {keys: ['env:ACME_KEY']}, b: {keys: ['env:BATCHCO_KEY']}}\n"
 REPLICA = '{url: "http://127.0.0.1:8000", engine: vllm}'
@@ -126,9 +128,6 @@ POOL_RELATIONS = [
      "pools.p.replicas[1].url: this engine stands already in pools.p.replicas.0; it would be counted twice"),
     ("p: {replicas: [{url: 'http://localhost:8080', engine: vllm}]}",
      "pools.p.replicas[0].url: this is the gateway's own address; name the engine's"),
-    ("p: {evidence_min: E1, replicas: [{url: 'http://h:1', engine: llamacpp}]}",
-     "pools.p.replicas[0].engine: this version has no adapter for llamacpp; vllm and openai can be used"
-     " (openai works with any engine, with proof in band only)"),
     ("p: {replicas: [{url: 'http://h:1', engine: openai}]}",
      "pools.p.evidence_min: E3 is asked for; replica 0 (openai) gives E1; write evidence_min: E1"),
     ("p: {evidence_min: E3b, replicas: [{url: 'http://h:1', engine: vllm, exclusive: false}]}",
@@ -164,6 +163,11 @@ def test_relations_inside_pools(pools: str, expected: str) -> None:
         ("vllm", "E3a", True),
         ("vllm", "E3b", True),
         ("vllm", "E4", True),
+        ("sglang", "E3", True),
+        ("sglang", "E3a", False),
+        ("sglang", "E4", True),
+        ("llamacpp", "E3a", True),
+        ("llamacpp", "E3b", True),
         ("openai", "E1", True),
         ("openai", "E2", False),
         ("openai", "E3", False),
@@ -176,11 +180,9 @@ def test_E6_a_pool_may_not_ask_for_more_than_its_engines_give(engine: str, level
 
 
 def test_E6_the_table_of_evidence_is_what_the_adapters_say() -> None:
-    engines = {
-        "vllm": VllmEngine("r", "http://127.0.0.1:1", lambda: 0.0),
-        "openai": OpenAIEngine("r", "http://127.0.0.1:1", lambda: 0.0),
-    }
-    assert {kind: engine.evidence for kind, engine in engines.items()} == {kind: ENGINE_EVIDENCE[kind] for kind in engines}
+    engines = {kind: adapter("r", "http://127.0.0.1:1", lambda: 0.0) for kind, adapter in ENGINES.items()}
+    assert {kind: engine.evidence for kind, engine in engines.items()} == ENGINE_EVIDENCE
+    assert set(ENGINES) == set(get_args(EngineKind)), "whatever may stand in a file can be driven"
 
 
 EXPOSURE = [

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from app_scene import fake_engine, get, run
+from app_scene import SIZES, fake_engine, get, run
 from http_port import Client, until
 
 from headworks.cli.main import run as headworks
 from headworks.config import build
 from headworks.config.load import load
 from headworks.gateway.app import App
+from headworks.testing.fake.llamacpp import FakeLlamaServer
+from headworks.testing.fake.settings import FakeSettings
+from headworks.testing.fake.sglang import FakeSglang
+from headworks.testing.fake_engine import FakeEngine
 from tests.console.engines import LLAMA_CPP, OTHER, answering
 
 Capture = pytest.CaptureFixture[str]
@@ -105,13 +110,49 @@ def test_the_file_passes_check_and_a_gateway_started_with_it_serves(tmp_path: Pa
     assert "can be used" in capsys.readouterr().out
 
 
-def test_llama_cpp_is_known_by_its_slots(tmp_path: Path) -> None:
+def test_llama_cpp_without_metrics_is_known_by_its_slots(tmp_path: Path) -> None:
     pool = written(LLAMA_CPP, tmp_path / "h.yaml")["pools"]["tiny"]
     assert pool["replicas"][0]["engine"] == "openai"
     assert pool["active_requests_max"] == 3  # 0.8 of 4 slots
-    assert pool["active_tokens_max"] == 6_553  # 0.8 of 4 × 2,048
+    assert pool["active_tokens_max"] == 1_638  # 0.8 of 2,048, which they may share
     assert pool["evidence_min"] == "E1"
-    assert "llama.cpp's server b6100" in (tmp_path / "h.yaml").read_text()
+    text = (tmp_path / "h.yaml").read_text()
+    assert "llama.cpp's server b6100" in text
+    assert "# note: with --metrics its stops could be proved (engine: llamacpp)" in text
+
+
+def file_for(engine: FakeEngine, out: Path) -> dict[str, Any]:
+    async def steps() -> None:
+        async with engine as url:
+            assert await init(url, "--out", str(out)) == 0
+
+    run("asyncio", steps())
+    assert headworks(["check", str(out)]) == 0
+    found: dict[str, Any] = yaml.safe_load(out.read_text())
+    return found
+
+
+def test_F6_llama_cpp_with_metrics_has_its_own_adapter_and_all_its_slots(tmp_path: Path) -> None:
+    engine = FakeLlamaServer(FakeSettings(engine=replace(SIZES, running_max=4), context_tokens=2048))
+    found = file_for(engine, tmp_path / "h.yaml")
+    pool = found["pools"]["tiny"]
+    assert pool["replicas"][0]["engine"] == "llamacpp"
+    assert (pool["active_requests_max"], pool["active_tokens_max"], pool["over_commit"]) == ("auto", "auto", 1.0)
+    assert (pool["evidence_min"], found["tenants"]["acme"]["active_tokens_max"]) == ("E3", 2048)
+    text = (tmp_path / "h.yaml").read_text()
+    assert "llama.cpp's server b0-fake: proves a stop by E1, E3a, E3b, E4" in text
+    assert "# [engine] its 4 slots: what came beyond would wait inside it" in text
+    assert "# [measure] 4.0 if each slot has as many tokens of its own" in text
+
+
+def test_F6_sglang_is_known_by_its_loads(tmp_path: Path) -> None:
+    found = file_for(FakeSglang(FakeSettings(engine=SIZES, context_tokens=2048)), tmp_path / "h.yaml")
+    pool = found["pools"]["tiny"]
+    assert pool["replicas"][0]["engine"] == "sglang"
+    assert pool["active_requests_max"] == 6  # 0.8 of 8 places
+    assert pool["active_tokens_max"] == 6_544
+    assert (pool["evidence_min"], pool["kv_ratio_max"]) == ("E3", 0.85)
+    assert "SGLang 0.5.23-fake: proves a stop by E1, E3b, E4" in (tmp_path / "h.yaml").read_text()
 
 
 def test_what_nobody_has_said_is_marked_as_to_be_measured(tmp_path: Path) -> None:

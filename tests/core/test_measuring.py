@@ -153,6 +153,22 @@ def test_B8_a_cold_limit_doubles_while_it_is_used_and_first_tokens_come_in_time(
     assert limit.value == 16
 
 
+def test_B8_the_places_an_engine_states_are_never_passed() -> None:
+    limit = RunningLimit(None)
+    limit.hold(4)
+    assert limit.value == 4
+    for _ in range(100):
+        limit.first_token(0.1, 1.0, running=limit.value, now_s=0.0)
+    assert limit.value == 4
+    limit.hold(None)
+    assert limit.value == 8  # and what was seen with four running says nothing of more
+    fixed = RunningLimit(2)
+    fixed.hold(4)
+    assert fixed.value == 2
+    fixed.fix(9)
+    assert fixed.value == 4
+
+
 def test_B8_limit_steps_down_when_the_first_token_is_late_and_creeps_up_from_then_on() -> None:
     limit = RunningLimit(None)
     for _ in range(32):

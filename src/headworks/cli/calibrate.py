@@ -20,7 +20,7 @@ from headworks.tools.load_engine import LoadError
 from headworks.tools.measure import SIZES, Measured, Order, measure
 
 VERB = "calibrate"
-PRODUCTS_WITH_EXACT_LENGTHS = ("vLLM", "llama.cpp")
+PRODUCTS_WITH_EXACT_LENGTHS = ("vLLM", "SGLang", "llama.cpp")
 
 
 def calibrate(

@@ -36,7 +36,7 @@ Reload = Callable[["App"], Coroutine[Any, Any, None]]
 def serve(
     config: Annotated[Path | None, typer.Option(help="The configuration file.")] = None,
     upstream: Annotated[str | None, typer.Option(help="Instead of a file: the one engine to stand in front of.")] = None,
-    engine: Annotated[str, typer.Option(help="What the upstream is: vllm or openai.")] = "vllm",
+    engine: Annotated[str, typer.Option(help="What the upstream is: vllm, sglang, llamacpp or openai.")] = "vllm",
     listen: Annotated[str | None, typer.Option(help="HOST:PORT of the public port.")] = None,
     admin: Annotated[str | None, typer.Option(help="HOST:PORT of the admin port.")] = None,
     observe: Annotated[bool, typer.Option("--observe", help="Decide and record, refuse nothing.")] = False,

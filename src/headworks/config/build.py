@@ -31,6 +31,8 @@ from headworks.core.policy import (
 ANONYMOUS = "anonymous"
 DEFAULT_CLASS = "interactive"
 VERSION_LENGTH = 12
+PREEMPTIONS_UNTOLD = ("sglang", "llamacpp")
+"""Engines of which it is not seen that their memory is full: SGLang's pages do not count it, llama.cpp fails everybody."""
 
 
 def policy(config: Config, *, number: int) -> Policy:
@@ -154,7 +156,7 @@ def _pool(name: str, section: Pool) -> PoolPolicy:
         growth_ahead_tokens=section.growth.ahead_tokens,
         buffer_ratio=section.predict.buffer_ratio,
         coverage_ratio=section.predict.coverage,
-        over_commit=None if section.over_commit == "auto" else section.over_commit,
+        over_commit=_over_commit(section),
         heavy_tokens=section.prefill.heavy_tokens,
         heavy_prefills_max=_number(section.prefill.heavy_max),
         prefill_tokens_max=_number(section.prefill.tokens_in_flight_max),
@@ -166,6 +168,13 @@ def _pool(name: str, section: Pool) -> PoolPolicy:
         stalled_s=section.observe.stalled_s,
         pressure=PressurePolicy(**section.pressure.model_dump()),
     )
+
+
+def _over_commit(section: Pool) -> float | None:
+    """None: learnt, from how often an engine preempts. Where that is not told, no more is reserved than there is."""
+    if section.over_commit != "auto":
+        return section.over_commit
+    return 1.0 if any(replica.engine in PREEMPTIONS_UNTOLD for replica in section.replicas) else None
 
 
 def replica_name(pool: str, number: int) -> str:

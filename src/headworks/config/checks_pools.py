@@ -9,13 +9,13 @@ from urllib.parse import urlsplit
 from headworks.config.document import Path
 from headworks.config.findings import Finding
 from headworks.config.pools import Pool, Replica
-from headworks.config.schema import ENGINES_IN_FORCE, Config
+from headworks.config.schema import Config
 from headworks.config.values import address, is_loopback
 
 ENGINE_EVIDENCE: dict[str, tuple[str, ...]] = {
     "vllm": ("E1", "E3a", "E3b", "E4"),
     "sglang": ("E1", "E3b", "E4"),
-    "llamacpp": ("E1", "E3b"),
+    "llamacpp": ("E1", "E3a", "E3b", "E4"),
     "openai": ("E1",),
 }
 """Levels each kind of engine can give; the adapters say the same (`Engine.evidence`), and a test compares them."""
@@ -78,9 +78,6 @@ def _origin(url: str) -> Origin:
 
 
 def _engine(here: Path, replica: Replica) -> Iterator[Finding]:
-    if replica.engine not in ENGINES_IN_FORCE:
-        text = f"this version has no adapter for {replica.engine}; {' and '.join(ENGINES_IN_FORCE)} can be used"
-        yield Finding(((*here, "engine"),), f"{text} (openai works with any engine, with proof in band only)")
     if replica.tls is not None and not replica.url.startswith("https:"):
         yield Finding(((*here, "tls"), (*here, "url")), "tls needs a url that begins with https://")
 

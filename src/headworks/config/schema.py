@@ -148,9 +148,6 @@ def json_schema() -> dict[str, Any]:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **Config.model_json_schema(), "title": "headworks.yaml"}
 
 
-ENGINES_IN_FORCE = ("vllm", "openai")
-"""Engines this version has an adapter for. A pool with another is refused: nothing could be sent to it."""
-
 LEDGERS_IN_FORCE = ("memory", "sqlite", "valkey")
 """Ledger schemes this version has. Another is refused: gateways that do not share one would each admit a whole budget."""
 

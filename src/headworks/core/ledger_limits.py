@@ -29,8 +29,9 @@ def limits_of(desk: Desk) -> Iterator[Charge]:
         for replica, limit in zip(pool.replicas.values(), limits, strict=True):
             if limit is not None:
                 yield Charge(replica.scope, "tokens", limit)
-            if pool.policy.active_requests_max is not None:
-                yield Charge(replica.scope, "requests", pool.policy.active_requests_max)
+            places = replica.requests_max()
+            if places is not None:
+                yield Charge(replica.scope, "requests", places)
             yield from map(Charge._make, replica.reading.limits(replica.scope))
 
 

@@ -1,6 +1,7 @@
 """How many requests should run on one engine? The adaptive limit (B8), from no configuration.
 
-A limit the operator gives, or the engine states, is used as it is. Otherwise it is the smaller of two that are found:
+A limit the operator gives is used as it is, and what the engine states is never passed. Otherwise it is the smaller of two
+that are found:
 
 - *By first tokens*. It starts at `COLD_RUNNING`, since nothing is known of a cold engine, and grows while it is really used and
   first tokens come in time: by one for each of them until something was once too much; from then on by one for a whole
@@ -69,6 +70,7 @@ class RunningLimit:
         "_fixed",
         "_is_tenable",
         "_looked_s",
+        "_places",
         "_promise_s",
         "_quickest",
         "_running",
@@ -84,6 +86,8 @@ class RunningLimit:
         self._fixed = fixed
         self._by_first_tokens = float(COLD_RUNNING)
         self._by_pace = NO_LIMIT
+        self._places = NO_LIMIT
+        """How many the engine runs at once, where it says so."""
         self._promise_s: float | None = None
         self._untroubled = True
         """No first token has been too late yet."""
@@ -106,6 +110,11 @@ class RunningLimit:
     def fix(self, fixed: int | None) -> None:
         """A reload states a limit, or takes it away."""
         self._fixed = fixed
+        self._set()
+
+    def hold(self, places: int | None) -> None:
+        """The engine says how many it runs at once: more would wait inside it, where their clients' leaving is noticed late."""
+        self._places = NO_LIMIT if places is None else places
         self._set()
 
     @property
@@ -165,7 +174,7 @@ class RunningLimit:
             self._set()
 
     def _up(self, running: int) -> None:
-        if running >= self.value and self._by_first_tokens <= self._by_pace:
+        if running >= self.value and self._by_first_tokens <= min(self._by_pace, self._places):
             self._by_first_tokens += 1.0 if self._untroubled else 1.0 / self._by_first_tokens
             self._set()
 
@@ -241,4 +250,5 @@ class RunningLimit:
         self._set()
 
     def _set(self) -> None:
-        self.value = max(1, int(min(self._by_first_tokens, self._by_pace))) if self._fixed is None else self._fixed
+        found = min(self._by_first_tokens, self._by_pace) if self._fixed is None else self._fixed
+        self.value = max(1, int(min(found, self._places)))

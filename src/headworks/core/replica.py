@@ -186,8 +186,14 @@ class Replica:
     def learn_capacity(self) -> None:
         """Compute what follows from the policy and from what the engine said of itself."""
         self.memory.learn()
+        self.limit.hold(self.capacity.running_max if self.capacity is not None else None)
         self.tokens_max = self.memory.tokens_max
         self._kv_of_a_token = 1.0 / self.memory.kv_tokens if self.memory.kv_tokens else 0.0
+
+    def requests_max(self) -> int | None:
+        """What the ledger is told: sequences it may run at once, as the operator says or as the engine does."""
+        places = (self.policy.active_requests_max, self.capacity.running_max if self.capacity is not None else None)
+        return min((limit for limit in places if limit is not None), default=None)
 
     def room(self, work: Work, lane: Lane, now_s: float) -> str:
         """Why this work cannot go there now, or "". By what this gateway has taken; the ledger has the last word."""

@@ -7,7 +7,7 @@ here anyway. Looks never share connections with executions: a busy pool must not
 from __future__ import annotations
 
 import asyncio
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -17,22 +17,27 @@ from headworks.engines.pool import Pool
 LOOK_S_MAX = 1.0
 LOOK_BYTES_MAX = 4_000_000
 
+Shape = TypeVar("Shape")
+
 
 class Seen(NamedTuple):
     """A complete answer."""
 
     status: int
     payload: bytes
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+    """Names in lower case."""
 
 
 class _Collector:
     """The listener of a look: it keeps the whole answer, up to a bound."""
 
-    __slots__ = ("_parts", "_size_bytes", "_status", "seen")
+    __slots__ = ("_headers", "_parts", "_size_bytes", "_status", "seen")
 
     def __init__(self) -> None:
         self.seen: asyncio.Future[Seen] = asyncio.get_running_loop().create_future()
         self._status = 0
+        self._headers: tuple[tuple[bytes, bytes], ...] = ()
         self._parts: list[bytes] = []
         self._size_bytes = 0
 
@@ -40,7 +45,7 @@ class _Collector:
         self._fail(Unreachable(f"no connection ({reason})"))
 
     def on_head(self, status: int, headers: list[tuple[bytes, bytes]], chunked: bool) -> None:
-        self._status = status
+        self._status, self._headers = status, tuple(headers)
 
     def on_body(self, raw: bytes | None, payload: bytes) -> None:
         self._size_bytes += len(payload)
@@ -51,7 +56,7 @@ class _Collector:
 
     def on_end(self) -> None:
         if not self.seen.done():
-            self.seen.set_result(Seen(self._status, b"".join(self._parts)))
+            self.seen.set_result(Seen(self._status, b"".join(self._parts), self._headers))
 
     def on_lost(self, cause: str) -> None:
         self._fail(EngineError(cause))
@@ -93,6 +98,18 @@ async def look_at_models(pool: Pool) -> list[ModelSeen]:
     if not models:
         raise EngineError(f"{pool.endpoint.url} serves no model")
     return models
+
+
+async def look_at_json(pool: Pool, path: str, kind: type[Shape]) -> Shape:
+    """A page of JSON as far as it concerns us. Raises `EngineError` when it is not that."""
+    seen = await look(pool, path)
+    url = pool.endpoint.url.rstrip("/") + path
+    if seen.status != 200:
+        raise EngineError(f"GET {url}: status {seen.status}, expected 200")
+    try:
+        return msgspec.json.decode(seen.payload, type=kind)
+    except msgspec.DecodeError as error:
+        raise EngineError(f"GET {url}: not what is expected there ({error})") from None
 
 
 class ModelSeen(msgspec.Struct):

@@ -52,6 +52,8 @@ class Pool:
         self.aborted_silence_s_max = aborted_silence_s_max
         self.connections_max = connections_max
         self.connections_count = 0
+        self.half_closed_count = 0
+        """Aborted calls whose end the engine's server has not closed yet."""
         self._idle: list[Connection] = []
         self._connecting: set[asyncio.Task[None]] = set()
         self._sweep_timer: asyncio.TimerHandle | None = None
@@ -326,6 +328,7 @@ class Connection(asyncio.Protocol):
             except OSError:  # reset by the engine just now; the transport is about to say so
                 return
             self._half_closed = True
+            pool.half_closed_count += 1
             self._timer = loop.call_later(pool.close_s_max, self._close_hard, "no close")
         else:
             # TLS has no half-close, so the moment the server lets go cannot be seen: E3a is not to be had.
@@ -362,6 +365,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is gone, by whichever side."""
         self._stop_timer()
+        self._pool.half_closed_count -= self._half_closed
         self._pool.forget(self)
         self._lose(self._closing_cause or (f"the connection broke: {exc}" if exc else "the connection was closed"))
 

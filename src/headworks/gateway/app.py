@@ -25,8 +25,7 @@ from headworks.core.gate import Gate
 from headworks.core.policy import Policy
 from headworks.core.types import Charge, Owner, RequestKey
 from headworks.engines.base import Engine
-from headworks.engines.openai import OpenAIEngine
-from headworks.engines.vllm import VllmEngine
+from headworks.engines.kinds import ENGINES
 from headworks.gateway import clock, reply, stores
 from headworks.gateway.accounts import WORKER, Accounts, Records
 from headworks.gateway.admin import admin_app
@@ -326,9 +325,7 @@ def _log_fault(fault: BaseException) -> None:
 
 def _engine(replica: ReplicaSettings) -> Engine:
     key = replica.api_key.reveal() if replica.api_key is not None else None
-    if replica.engine == "openai":
-        return OpenAIEngine(replica.name, replica.url, clock.now_s, key)
-    return VllmEngine(replica.name, replica.url, clock.now_s, key)
+    return ENGINES[replica.engine](replica.name, replica.url, clock.now_s, key)
 
 
 def _decision_log(settings: Settings) -> DecisionLog | None:

@@ -26,7 +26,7 @@ from headworks.testing.fake.asked import Asked, Refused, busy, decode, parse, pr
 from headworks.testing.fake.control import control
 from headworks.testing.fake.driver import Driver
 from headworks.testing.fake.exposition import Counters, damaged, exposition
-from headworks.testing.fake.generation import Choice, Generation, refuse_inside
+from headworks.testing.fake.generation import Generation, choices_of, refuse_inside
 from headworks.testing.fake.http import HttpConnection, HttpRequest
 from headworks.testing.fake.settings import FakeSettings, Faults
 from headworks.testing.fake.tokenizer import block_names
@@ -34,7 +34,7 @@ from headworks.testing.fake.tokenizer import block_names
 CORE_DEATH_S = 0.5
 """How long the API server outlives its core."""
 
-Handler = Callable[["FakeEngine", HttpRequest, HttpConnection], None]
+Handler = Callable[[Any, HttpRequest, HttpConnection], None]
 
 
 class FakeEngine:
@@ -124,7 +124,7 @@ class FakeEngine:
         if request.path.startswith("/fake/"):
             control(self, request, connection)
             return
-        method, handler = ROUTES.get(request.path, ("", None))
+        method, handler = self.routes().get(request.path, ("", None))
         if handler is None or (request.path == "/abort_requests" and not self.settings.developer_routes):
             connection.respond(404, b'{"detail":"Not Found"}')
         elif method != request.method:
@@ -150,17 +150,18 @@ class FakeEngine:
         fields = decode(request.body, request.headers.get("content-type", ""))
         if self.faults.core_dead or self.faults.draining:
             raise Refused(500, "cannot schedule new futures after shutdown", "InternalServerError")
-        asked = parse(chat, fields, self.settings.model_name, self.settings.context_tokens)
+        asked = self.parse(chat, fields)
         queued_max = self.settings.engine.queued_max
         sequences = asked.samples * len(asked.prompts)
         if self.faults.next_busy() or (queued_max is not None and self.model.inside + sequences > queued_max):
             self.counters.busy += sequences
-            if not (asked.stream and self.faults.busy_inside):
-                raise busy()
+            inside = asked.stream and (self.full_inside or self.faults.busy_inside)
+            if not inside:
+                raise self.full(inside)
             self._count(request.path, request.method, 200)
-            refuse_inside(connection, busy())
+            refuse_inside(connection, self.full(inside))
             return
-        request_id = request.headers.get("x-request-id") or str(fields.get("request_id") or secrets.token_hex(8))
+        request_id = self.request_id(request, fields) or secrets.token_hex(8)
         generation = self._generation(asked, request_id, connection)
         self._submit(generation)
         self.requests += 1
@@ -171,19 +172,27 @@ class FakeEngine:
             # Left while its bytes were still being read: uvicorn tells the handler at its first wait.
             self._client_left(generation)
 
+    # What another engine's surface does differently (`fake/llamacpp.py`, `fake/sglang.py`).
+
+    head_at_once = done_after_error = True  # see `Generation`
+    full_inside = False  # a stream is refused inside an answer of status 200
+
+    def full(self, inside: bool) -> Refused:
+        """There is no room."""
+        return busy()
+
+    def routes(self) -> dict[str, tuple[str, Handler]]:
+        return ROUTES
+
+    def parse(self, chat: bool, fields: dict[str, Any]) -> Asked:
+        """What is asked for; raises `Refused`."""
+        return parse(chat, fields, self.settings.model_name, self.settings.context_tokens)
+
+    def request_id(self, request: HttpRequest, fields: dict[str, Any]) -> str:
+        """The caller's name for it, if it gave one."""
+        return request.headers.get("x-request-id") or str(fields.get("request_id") or "")
+
     def _generation(self, asked: Asked, request_id: str, connection: HttpConnection) -> Generation:
-        """Sequences in the order of their choices: prompt by prompt, sample by sample."""
-        choices: dict[tuple[str, int], Choice] = {}
-        for number, prompt in enumerate(asked.prompts):
-            limit, natural = asked.output_tokens[number], self.settings.natural_tokens
-            tokens, reason = limit, "length"
-            if natural is not None and not asked.ignore_eos and max(natural, asked.output_tokens_min) < limit:
-                tokens, reason = max(natural, asked.output_tokens_min), "stop"
-            # A reused request id is not refused by the real engine either: it appends something of its own.
-            execution = f"{request_id}-{number}-{self.requests:08x}"
-            for sample in range(asked.samples):
-                seed = (sum(prompt) * 31 + sample) & 0xFFFFFFFF
-                choices[execution, sample] = Choice(len(choices), len(prompt), tokens, reason, seed)
         return Generation(
             id=f"{'chatcmpl' if asked.chat else 'cmpl'}-{request_id}",
             asked=asked,
@@ -192,9 +201,11 @@ class FakeEngine:
             created=int(time.time()),
             request_id=request_id,
             submitted_s=self._clock.now_s(),
-            choices=choices,
+            choices=choices_of(asked, request_id, self.requests, self.settings.natural_tokens),
             fault=self.faults.next_fault(),
             on_ended=self._ended,
+            head_at_once=self.head_at_once,
+            done_after_error=self.done_after_error,
         )
 
     def _submit(self, generation: Generation) -> None:
@@ -271,8 +282,8 @@ class FakeEngine:
     def tokenize(self, request: HttpRequest, connection: HttpConnection) -> None:
         fields = decode(request.body, request.headers.get("content-type", ""))
         ids = prompts_of("messages" in fields, fields)[0]
-        answer: dict[str, Any] = {"count": len(ids), "max_model_len": self.settings.context_tokens, "tokens": ids}
-        connection.respond(200, msgspec.json.encode(answer | {"token_strs": None}))
+        answer = {"count": len(ids), "max_model_len": self.settings.context_tokens, "tokens": ids, "token_strs": None}
+        connection.respond(200, msgspec.json.encode(answer))
 
     def abort_requests(self, request: HttpRequest, connection: HttpConnection) -> None:
         """Answers with the number of ids *sent*, known or not, before anything has stopped."""

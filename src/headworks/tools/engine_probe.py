@@ -1,8 +1,9 @@
 """What is at a URL, and what it can hold: the questions `headworks init` asks of a live engine.
 
-Everything goes through the adapters that will serve it, so what is found here is what the gateway will find. Three kinds
-are told apart: vLLM by its metrics or its version, llama.cpp's server by `/props`, and anything else that lists models the
-way OpenAI's API does. What an engine says is data: text of its own is cut to plain characters before it goes anywhere.
+Everything goes through the adapters that will serve it, so what is found here is what the gateway will find. Four kinds are
+told apart: vLLM by its metrics or its version, SGLang by `/v1/loads`, llama.cpp's server by `/props`, and anything else that
+lists models the way OpenAI's API does. What an engine says is data: text of its own is cut to plain characters before it goes
+anywhere.
 """
 
 from __future__ import annotations
@@ -13,14 +14,15 @@ from dataclasses import dataclass
 import msgspec
 
 from headworks.core.types import Capacity
-from headworks.engines.base import EngineError
+from headworks.engines.base import Engine, EngineError
 from headworks.engines.endpoint import Endpoint
+from headworks.engines.kinds import ENGINES
+from headworks.engines.llamacpp import Props
 from headworks.engines.look import look, look_at_models
-from headworks.engines.openai import OpenAIEngine
 from headworks.engines.pool import Pool
-from headworks.engines.vllm import VllmEngine
 
 REPLICA = "probe"
+PRODUCTS = {"vllm": "vLLM", "sglang": "SGLang", "llamacpp": "llama.cpp's server"}
 TEXT_LENGTH_MAX = 64
 MODELS_MAX = 100
 """Models of one engine that go into a file."""
@@ -31,7 +33,7 @@ class Found:
     """One engine as it described itself."""
 
     kind: str
-    """The adapter that drives it: `vllm` or `openai`."""
+    """The adapter that drives it, by its name in the configuration."""
     product: str
     """What it is, for people: `vLLM 0.32.0`."""
     models: tuple[str, ...]
@@ -52,12 +54,35 @@ async def probe(url: str, api_key: str | None, clock_s: Callable[[], float]) -> 
     try:
         models = await look_at_models(pool)
         states_context = any(model.max_model_len for model in models)
-        if await _has_series(pool, b"vllm:") or (states_context and await _has_version(pool)):
-            return await _vllm(VllmEngine(REPLICA, url, clock_s, api_key))
-        props = await _props(pool)
-        return await _other(OpenAIEngine(REPLICA, url, clock_s, api_key), props, states_context)
+        kind, props = await _kind(pool, states_context)
     finally:
         await pool.close()
+    capacity = await _described(ENGINES[kind](REPLICA, url, clock_s, api_key))
+    if kind == "openai":
+        return _other(capacity, props, states_context)
+    product = f"{PRODUCTS[kind]} {plain(capacity.version)}"
+    return _found(capacity, product, capacity.context_tokens, capacity.kv_tokens, capacity.running_max)
+
+
+async def _kind(pool: Pool, states_context: bool) -> tuple[str, Props | None]:
+    """The adapter's name, and llama.cpp's `/props` where it has no metrics for more than the general one."""
+    if await _has_series(pool, b"vllm:"):
+        return "vllm", None
+    if (await look(pool, "/v1/loads")).status == 200:
+        return "sglang", None
+    if states_context and await _has_version(pool):
+        return "vllm", None
+    props = await _props(pool)
+    if props is not None and await _has_series(pool, b"llamacpp:"):
+        return "llamacpp", props
+    return "openai", props
+
+
+async def _described(engine: Engine) -> Capacity:
+    try:
+        return await engine.describe()
+    finally:
+        await engine.close()
 
 
 async def _has_series(pool: Pool, prefix: bytes) -> bool:
@@ -74,35 +99,28 @@ async def _has_version(pool: Pool) -> bool:
         return False
 
 
-async def _props(pool: Pool) -> _Props | None:
+async def _props(pool: Pool) -> Props | None:
     seen = await look(pool, "/props")
     try:
-        return msgspec.json.decode(seen.payload, type=_Props) if seen.status == 200 else None
+        return msgspec.json.decode(seen.payload, type=Props) if seen.status == 200 else None
     except msgspec.DecodeError:
         return None
 
 
-async def _vllm(engine: VllmEngine) -> Found:
-    try:
-        capacity = await engine.describe()
-    finally:
-        await engine.close()
-    return _found(capacity, f"vLLM {plain(capacity.version)}", capacity.context_tokens, capacity.kv_tokens, None)
-
-
-async def _other(engine: OpenAIEngine, props: _Props | None, states_context: bool) -> Found:
+def _other(capacity: Capacity, props: Props | None, states_context: bool) -> Found:
     """The adapter's own word on the context is an assumption where the engine does not state one."""
-    try:
-        capacity = await engine.describe()
-    finally:
-        await engine.close()
     if props is None:
         context_tokens = capacity.context_tokens if states_context else None
         return _found(capacity, "an OpenAI-compatible server", context_tokens, None, None)
-    slot_tokens = props.default_generation_settings.n_ctx
-    product = f"llama.cpp's server {plain(props.build_info)}".strip()
-    # Each slot has its own part of the memory, so together they hold so much and no more.
-    return _found(capacity, product, slot_tokens, slot_tokens * props.total_slots, props.total_slots)
+    found = _found(
+        capacity,
+        f"{PRODUCTS['llamacpp']} {plain(props.build_info)}".strip(),
+        props.default_generation_settings.n_ctx,
+        props.default_generation_settings.n_ctx,
+        props.total_slots,
+    )
+    found.notes += ("with --metrics its stops could be proved (engine: llamacpp)",)
+    return found
 
 
 def _found(
@@ -133,15 +151,3 @@ def plain(text: str, length_max: int = TEXT_LENGTH_MAX) -> str:
 
 class _Version(msgspec.Struct):
     version: str
-
-
-class _Generation(msgspec.Struct):
-    n_ctx: int
-
-
-class _Props(msgspec.Struct):
-    """llama.cpp's `/props`, as far as it concerns us."""
-
-    total_slots: int
-    default_generation_settings: _Generation
-    build_info: str = ""

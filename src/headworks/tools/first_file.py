@@ -19,6 +19,8 @@ TENANT_RATIO = 0.5
 """The example tenant's part of the pool: one tenant alone cannot take it whole."""
 TENANT, KEY_VARIABLE = "acme", "ACME_KEY"
 COMMENT_COLUMN = 44
+SLOTTED = "llamacpp"
+"""The kind whose memory is divided into slots beforehand: four fifths of them would leave one empty, and save nothing."""
 ENGINE, DEFAULT, MEASURE, MEASURED = "[engine]", "[default]", "[measure]", "[measured]"
 
 
@@ -35,15 +37,17 @@ def pool_name(found: Found) -> str:
 
 
 def tokens_max(found: Found) -> int | None:
-    """What may be reserved at once: whole blocks, and at least one."""
-    if found.kv_tokens is None:
-        return None
+    """What may be reserved at once: whole blocks, and at least one. A slot is reserved whole whatever is in it."""
+    if found.kv_tokens is None or found.kind == SLOTTED:
+        return found.kv_tokens
     blocks = int(found.kv_tokens * LIMIT_RATIO) // found.block_tokens
     return max(1, blocks) * found.block_tokens
 
 
 def requests_max(found: Found) -> int | None:
     """Sequences that may run at once."""
+    if found.kind == SLOTTED:
+        return found.running_max
     return max(1, int(found.running_max * LIMIT_RATIO)) if found.running_max is not None else None
 
 
@@ -117,7 +121,10 @@ def _pool(found: Found, url: str, api_key: str | None, measured: Measured | None
     yield _tokens_row(found)
     yield _requests_row(found) if measured is None else _measured_requests_row(measured)
     yield _evidence_row(found)
-    if found.kind == "vllm":
+    if found.kind == SLOTTED:
+        why = f"{found.running_max}.0 if each slot has as many tokens of its own (--parallel, and no --kv-unified)"
+        yield _row("    over_commit: 1.0", MEASURE, why)
+    if found.kind in ("vllm", "sglang"):
         yield _row("    kv_ratio_max: 0.85", DEFAULT, "above it by the engine's own gauge, new work waits")
 
 
@@ -129,6 +136,9 @@ def _context(found: Found) -> str:
 
 def _tokens_row(found: Found) -> str:
     limit = tokens_max(found)
+    if found.kind == SLOTTED:
+        why = f"{limit:,} tokens × over_commit: one slot's, as it does not say whether its slots share them"
+        return _row("    active_tokens_max: auto", ENGINE, why)
     if limit is None:
         return _row("    active_tokens_max: auto", MEASURE, "the engine does not say what it holds: tokens are not limited")
     source = f"{LIMIT_RATIO:g} of {found.kv_tokens:,} tokens of memory, in whole blocks"
@@ -139,10 +149,12 @@ def _tokens_row(found: Found) -> str:
 
 def _requests_row(found: Found) -> str:
     limit = requests_max(found)
+    if found.kind == SLOTTED:
+        return _row("    active_requests_max: auto", ENGINE, f"its {limit} slots: what came beyond would wait inside it")
     if limit is None:
         why = "the engine does not say how many it runs at once: the limit follows the first token; or a number"
         return _row("    active_requests_max: auto", MEASURE, why)
-    return _row(f"    active_requests_max: {limit}", ENGINE, f"{LIMIT_RATIO:g} of its {found.running_max} slots")
+    return _row(f"    active_requests_max: {limit}", ENGINE, f"{LIMIT_RATIO:g} of its {found.running_max} places")
 
 
 def _measured_requests_row(measured: Measured) -> str:

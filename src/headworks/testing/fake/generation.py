@@ -62,9 +62,13 @@ class Generation:
     """By the execution inside the model, and its sample."""
     fault: Fault | None
     on_ended: Callable[[Generation], None]
+    head_at_once: bool = True
+    """A stream's head goes out when it was taken in; False: with its first token."""
+    done_after_error: bool = True
     made: int = 0
     ended: bool = False
     _opened: bool = False
+    _head_sent: bool = False
     _events: list[bytes] = field(default_factory=list)
 
     def executions(self) -> list[str]:
@@ -104,8 +108,13 @@ class Generation:
             self._send()
 
     def begin(self) -> None:
-        """It was taken in. A stream's head goes out now, long before there is a token: it proves nothing but that."""
-        if self.asked.stream and (self.fault is None or self.fault.kind != "garbage"):
+        """It was taken in. Where a stream's head goes out now, long before there is a token, it proves nothing but that."""
+        if self.head_at_once and self.asked.stream and (self.fault is None or self.fault.kind != "garbage"):
+            self._send_head()
+
+    def _send_head(self) -> None:
+        if not self._head_sent:
+            self._head_sent = True
             self.connection.start_stream()
 
     def _open(self) -> None:
@@ -135,6 +144,7 @@ class Generation:
 
     def _send(self) -> None:
         events, self._events = self._events, []
+        self._send_head()
         self.connection.send(events)
 
     def _finish(self) -> None:
@@ -180,10 +190,10 @@ class Generation:
             return
         self._end()
         error = {"error": {"message": message, "type": "InternalServerError", "param": None, "code": 500}}
-        if not self.asked.stream:
+        if not self.asked.stream or not self._head_sent:
             self.connection.respond(500, msgspec.json.encode(error))
             return
-        self._events += [b"data: %b\n\n" % msgspec.json.encode(error), DONE]
+        self._events += [b"data: %b\n\n" % msgspec.json.encode(error), *([DONE] if self.done_after_error else [])]
         self._send()
         self.connection.end_stream()
 
@@ -204,6 +214,22 @@ class Generation:
     def _end(self) -> None:
         self.ended = True
         self.on_ended(self)
+
+
+def choices_of(asked: Asked, request_id: str, serial: int, natural_tokens: int | None) -> dict[tuple[str, int], Choice]:
+    """Sequences in the order of their choices: prompt by prompt, sample by sample."""
+    choices: dict[tuple[str, int], Choice] = {}
+    for number, prompt in enumerate(asked.prompts):
+        limit = asked.output_tokens[number]
+        tokens, reason = limit, "length"
+        if natural_tokens is not None and not asked.ignore_eos and max(natural_tokens, asked.output_tokens_min) < limit:
+            tokens, reason = max(natural_tokens, asked.output_tokens_min), "stop"
+        # A reused request id is not refused by the real engine either: it appends something of its own.
+        execution = f"{request_id}-{number}-{serial:08x}"
+        for sample in range(asked.samples):
+            seed = (sum(prompt) * 31 + sample) & 0xFFFFFFFF
+            choices[execution, sample] = Choice(len(choices), len(prompt), tokens, reason, seed)
+    return choices
 
 
 def refuse_inside(connection: HttpConnection, refused: Refused) -> None:

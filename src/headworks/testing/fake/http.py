@@ -123,7 +123,7 @@ class HttpConnection(asyncio.Protocol):
             self._serving = True
             self.application.handle(self._waiting.popleft(), self)
         elif not self.gone:
-            self._idle = asyncio.get_running_loop().call_later(self.application.keep_alive_s, self._close)
+            self._idle = asyncio.get_running_loop().call_later(self.application.keep_alive_s, self.close)
 
     # Answers.
 
@@ -148,7 +148,7 @@ class HttpConnection(asyncio.Protocol):
     def _answered(self) -> None:
         self._serving, self.on_gone = False, None
         if not self._keep_alive or self.gone:
-            self._close()
+            self.close()
             return
         self._serve_next()
 
@@ -175,14 +175,15 @@ class HttpConnection(asyncio.Protocol):
         told, self.on_gone = self.on_gone, None
         return told() if told is not None else False
 
-    def _close(self) -> None:
+    def close(self) -> None:
+        """Close this side."""
         if self._transport is not None and not self.mute:
             self._transport.close()
 
     def garble(self) -> None:
         """Something that is not HTTP, then the end."""
         self._write(b"\x16\x03\x01 this is not an answer\r\n\x00\xff\r\n\r\n")
-        self._close()
+        self.close()
 
     def reset(self) -> None:
         """Broken, not closed: the peer sees a reset."""

@@ -9,7 +9,7 @@ import asyncio
 import json
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from headworks.core.types import ReplicaSample
@@ -63,6 +63,24 @@ class Control(Protocol):
 
 
 @dataclass(slots=True)
+class Traits:
+    """What kinds of engines do differently, by their adapters' own word. The cases hold them to it."""
+
+    evidence: tuple[str, ...] = ("E1", "E3a", "E3b", "E4")
+    notices_queued: bool = True
+    """A client that leaves before it has a place is seen at once."""
+    done_after_error: bool = True
+    """`[DONE]` also ends a stream that failed."""
+    refuses: bool = True
+    """It can be told how much may wait inside it."""
+
+    @property
+    def has_clock(self) -> bool:
+        """It counts its steps, which proves a stop."""
+        return "E3a" in self.evidence
+
+
+@dataclass(slots=True)
 class Subject:
     """An engine to examine. Nobody else may use it meanwhile."""
 
@@ -73,6 +91,7 @@ class Subject:
     model: str
     control: Control
     clock_s: Callable[[], float]
+    traits: Traits = field(default_factory=Traits)
 
 
 @dataclass(slots=True)
@@ -160,9 +179,17 @@ async def wait_until_proved(subject: Subject, begun: ReplicaSample) -> float:
         await asyncio.sleep(0.005)
 
 
-async def prove_stopped(subject: Subject, *gone: Started) -> None:
-    """The proof comes, and what it says is true."""
-    await wait_until_proved(subject, await subject.engine.sample())
+async def wait_until_counted(subject: Subject, known: int) -> None:
+    """E3b: a sample begun after the server closed shows no more than what is known to run there."""
+    await wait_until_load(subject, lambda sample: load(sample) <= known, PROOF_S_MAX)
+
+
+async def prove_stopped(subject: Subject, *gone: Started, known: int = 0) -> None:
+    """The proof comes, and what it says is true. `known`: how many others run there."""
+    if subject.traits.has_clock:
+        await wait_until_proved(subject, await subject.engine.sample())
+    else:
+        await wait_until_counted(subject, known)
     for started in gone:
         assert await subject.control.is_inside(started.execution) in (False, None), "proved stopped, and still running"
 
@@ -188,13 +215,17 @@ async def leave(*started: Started) -> None:
         await one.listener.until_over()
 
 
+async def sample_if_any(subject: Subject) -> ReplicaSample | None:
+    """A sample, or None where none can be had."""
+    try:
+        return await subject.engine.sample()
+    except EngineError:
+        return None
+
+
 async def is_answering(subject: Subject) -> bool:
     """Whether a sample can be had."""
-    try:
-        await subject.engine.sample()
-    except EngineError:
-        return False
-    return True
+    return await sample_if_any(subject) is not None
 
 
 async def wait_until_back(subject: Subject, wait_s: float = 30.0) -> ReplicaSample:

@@ -1,0 +1,98 @@
+"""The whole gateway in front of engines that are no vLLM: what they prove is what frees capacity (E6, A5)."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+from app_scene import PATIENT, SIZES, chat, first_event, rest_of_stream, run, scene
+
+from headworks.testing.fake.llamacpp import FakeLlamaServer
+from headworks.testing.fake.settings import FakeSettings
+from headworks.testing.fake.sglang import FakeSglang
+from headworks.testing.fake_engine import FakeEngine
+
+FAKES = {"llamacpp": FakeLlamaServer, "sglang": FakeSglang}
+PLACES = 4
+
+
+def engine_of(kind: str) -> FakeEngine:
+    """Four places; a llama-server has no bound on what waits, and SGLang refuses what would be the third to wait."""
+    sizes = replace(SIZES, running_max=PLACES, queued_max=None if kind == "llamacpp" else PLACES + 2)
+    return FAKES[kind](FakeSettings(engine=sizes, context_tokens=2048))
+
+
+@pytest.mark.parametrize("kind", FAKES)
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_E6_streams_and_whole_answers_pass_and_are_settled_exactly(kind: str, loop: str) -> None:
+    async def steps() -> None:
+        async with scene(engine_of(kind), replica={"engine": kind}, classes=PATIENT) as s:
+            whole = await s.ask(chat("Idempotency-Key: whole", tokens=6))
+            assert whole.status == 200
+            assert whole.json()["usage"]["completion_tokens"] == 6
+            streamed = await s.ask(chat("Idempotency-Key: streamed", tokens=7, stream=True))
+            assert streamed.status == 200
+            assert streamed.body.endswith(b"data: [DONE]\n\n")
+            await s.settled()
+            for name, tokens in (("whole", 6), ("streamed", 7)):
+                usage = s.outcome(name)["usage"]
+                assert (usage["output_tokens"], usage["exact"]) == (tokens, True)
+
+    run(loop, steps())
+
+
+@pytest.mark.parametrize(("kind", "evidence"), [("llamacpp", "E3a"), ("sglang", "E3b")])
+def test_A5_a_client_that_leaves_is_proved_stopped_by_what_the_engine_can_show(kind: str, evidence: str) -> None:
+    async def steps() -> None:
+        async with scene(engine_of(kind), replica={"engine": kind}, classes=PATIENT) as s:
+            staying, going = await s.connect(), await s.connect()
+            staying.send(chat(tokens=400, stream=True))
+            going.send(chat("X-Request-Id: going", tokens=1_500, stream=True))
+            await first_event(staying)
+            await first_event(going)
+            going.close()
+            await s.until(lambda: len(s.charged()) == 1, 10.0)
+            assert s.inside() <= 1, "released while it was inside the engine"
+            outcome = s.outcome("going")
+            assert (outcome["outcome"], outcome["evidence"]) == ("cancelled", evidence)
+            assert (await rest_of_stream(staying))[1]
+            staying.close()
+
+    run("uvloop", steps())
+
+
+def test_D4_no_more_is_sent_to_a_llama_server_than_it_has_slots() -> None:
+    """What would wait inside it waits here, where a client's leaving is seen."""
+
+    async def steps() -> None:
+        engine = engine_of("llamacpp")
+        async with scene(engine, replica={"engine": "llamacpp"}, classes=PATIENT) as s:
+            asking = [asyncio.ensure_future(s.ask(chat(tokens=60))) for _ in range(3 * PLACES)]
+            most = 0
+            while not all(one.done() for one in asking):
+                most = max(most, engine.model.inside)
+                await asyncio.sleep(0.005)
+            assert [(await one).status for one in asking] == [200] * 3 * PLACES
+            assert most == PLACES
+            limits = s.app.snapshot()["pools"]["llama"]
+            assert (limits["requests_limit"], limits["tokens_limit"]) == (PLACES, 2048)
+
+    run("uvloop", steps())
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_K02_a_full_sglang_is_overload_and_no_failure(stream: bool) -> None:
+    """By status, or inside a stream of status 200: it goes back to its place and is sent again."""
+
+    async def steps() -> None:
+        engine = engine_of("sglang")
+        async with scene(engine, replica={"engine": "sglang"}, classes=PATIENT) as s:
+            engine.faults.busy_times = 2
+            answer = await s.ask(chat("Idempotency-Key: k1", tokens=5, stream=stream))
+            assert answer.status == 200
+            assert engine.counters.busy == 2
+            await s.settled()
+            assert (s.outcome("k1")["outcome"], s.outcome("k1")["evidence"]) == ("completed", "E1")
+
+    run("uvloop", steps())
