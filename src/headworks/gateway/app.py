@@ -62,11 +62,12 @@ class App:
         boot = secrets.token_hex(8)
         self.policy = policy
         self.settings = settings
+        turns = clock.TurnClock(clock.now_s)
         self.store = open_ledger(
             settings.ledger_url,
             lease_ms=int(settings.lease_s * 1000),
             remember_ms=int(settings.remember_s * 1000),
-            clock_ms=clock.now_ms,
+            clock_ms=turns.now_ms,
             power=settings.durability == "power",
             soon=_soon,
             lost=self._ledger_lost,
@@ -83,9 +84,10 @@ class App:
         self.log = _decision_log(settings)
         self.usage = _usage_journal(settings, policy, self._utc_offset_s)
         records = Records(self.accounts, self.log, self.usage)
-        self.runner = Runner(self.gate, self.store, self.engines, records, clock.now_s, watches(settings, clock.now_s))
+        computes = watches(settings, clock.now_s)
+        self.runner = Runner(self.gate, self.store, self.engines, records, clock.now_s, computes, turns)
         self.facts = Facts(self.log).began(name, boot, self._utc_offset_s, settings.ledger_url.partition(":")[0], policy)
-        self.runner.on_looked = self._looked
+        self.runner.on_fact = self._on_fact
         self.answers = _answers(settings)
         self.standing = Standing(
             self.snapshot, self.gate.estimates, self.registry, self.accounts, records.troubles, clock.now_s, clock.utc_s
@@ -143,7 +145,6 @@ class App:
     async def stop(self) -> None:
         """Drain, cut what is left at the limit, settle the ledger. Until the port closes, arrivals are told `draining`."""
         self._draining = True
-        self.facts.drain(clock.now_s() + self.settings.drain_s)
         await self.runner.drain(self.settings.drain_s)
         await self.server.close(1.0)
         await self.runner.close()
@@ -181,7 +182,6 @@ class App:
         self._allow_labels()
         if self.usage is not None:
             self.usage.change_policy(policy)
-        self.facts.policy(policy)
         self.runner.feed(events.PolicyChanged(policy))
         self._read_usage(others)
         await asyncio.sleep(0)  # the gate takes both in at the end of this turn: whoever is told so may rely on it
@@ -206,14 +206,13 @@ class App:
         for name, (tokens, nanomoney) in self.usage.used(periods, others).items():
             scope = quota.scope(name, periods[name].name)
             used += [Charge(scope, "tokens", tokens), Charge(scope, "nanomoney", nanomoney)]
-        self.facts.used(tuple(used))
         self.runner.feed(events.UsageRead(tuple(used)))
 
     def _ledger_lost(self) -> None:
         self.runner.feed(events.LedgerLost())
 
-    def _looked(self, event: events.Event) -> None:
-        self.facts.looked(event)
+    def _on_fact(self, event: events.Event, at_s: float) -> None:
+        self.facts.take(event, at_s)
         if isinstance(event, events.ReplicaDescribed):
             self.models.described(event.capacity)
             self._allow_labels()
