@@ -159,12 +159,12 @@ def test_G2_each_event_of_a_turn_has_an_instant_of_its_own_in_the_order_in_which
         runner.feed(events.Drain(200.0))
         await asyncio.sleep(0)
         lives = runner.gate._desk.lives
-        assert [lives[caller.request.id].told_s for caller in callers] == [100.00001001, 100.00001002]
-        assert told == [("Drain", 100.00001003)]
-        assert [lives[caller.request.id].sent_s for caller in callers] == [100.00001004] * 2, "one answer of the ledger"
+        assert [lives[caller.request.id].told_s for caller in callers] == [100.00002001, 100.00002002]
+        assert told == [("Drain", 100.00002003)]
+        assert [lives[caller.request.id].sent_s for caller in callers] == [100.00002004] * 2, "one answer of the ledger"
         runner.feed(events.Tick(99.0))
         await asyncio.sleep(0)
-        assert told[1:] == [("Tick", 100.00002001)]
+        assert told[1:] == [("Tick", 100.00003001)]
 
     asyncio.run(steps())
 

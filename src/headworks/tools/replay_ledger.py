@@ -16,6 +16,7 @@ from statistics import median
 
 from headworks.core.commands import Command
 from headworks.core.instants import turn_ends_s, turn_ms
+from headworks.sim.engine import on_grid_s
 from headworks.sim.ledger import Answered, BookLike, Line, SimLedger
 from headworks.sim.world import World
 from headworks.tools.decision_log import Life
@@ -33,7 +34,7 @@ class RecordedLedger(SimLedger):
         self._clock = world
         self._agenda = agenda
         self._is_durable = life.is_durable
-        self._turn_ends_s = turn_ends_s if life.has_turns else _at_once
+        self._has_turns = life.has_turns
         self._written = sorted(_written(life))
         self._wait_s = _wait_s(life) if life.is_durable else 0.0
         self._turn_s = life.policies[0][1].lease_s if exact else 2.0 * self._wait_s
@@ -42,7 +43,7 @@ class RecordedLedger(SimLedger):
 
     def now_ms(self) -> int:
         """It counts by the turns of its gateway."""
-        return turn_ms(self._clock.now_s)
+        return turn_ms(self._clock.now_s) if self._has_turns else super().now_ms()
 
     def apply(self, commands: Sequence[Command], answered: Answered, epoch: int = 1) -> None:
         """With whatever else is asked in this turn."""
@@ -54,7 +55,7 @@ class RecordedLedger(SimLedger):
     def _asked_at(self) -> tuple[float, int]:
         """When all that came in this turn has been handled: at its end, or when something was granted in it from memory."""
         now_s = self._clock.now_s
-        ends_s = max(now_s, self._turn_ends_s(now_s))
+        ends_s = max(now_s, turn_ends_s(now_s)) if self._has_turns else now_s
         granted = self._next_written()
         if not self._is_durable and granted is not None and granted[0] <= ends_s:
             return granted
@@ -62,7 +63,7 @@ class RecordedLedger(SimLedger):
 
     def _next_written(self) -> tuple[float, int] | None:
         """The next instant at which something was granted; what is asked when a file has been written waits for another."""
-        place = bisect_right(self._written, (self._clock.now_s, LAST if self._is_durable else 0))
+        place = bisect_right(self._written, (on_grid_s(self._clock.now_s), LAST if self._is_durable else 0))
         return self._written[place] if place < len(self._written) else None
 
     def _ask(self, answered: Answered) -> None:
@@ -79,17 +80,13 @@ class RecordedLedger(SimLedger):
             self._clock.after(self._wait_s, answer)
 
 
-def _at_once(at_s: float) -> float:
-    return at_s
-
-
 def _written(life: Life) -> Iterator[tuple[float, int]]:
     """The instants at which something was granted in the log, and by which line that is known."""
     for one in life.arrivals:
         if one.ended.sent_s is not None:
-            yield one.ended.sent_s, one.granted_place
+            yield on_grid_s(one.ended.sent_s), one.granted_place
         for at_s in one.ended.let_go_on_s:
-            yield at_s, one.end_place
+            yield on_grid_s(at_s), one.end_place
 
 
 def _wait_s(life: Life) -> float:
