@@ -19,7 +19,6 @@ from headworks.tools.plan import plan
 SECONDS = 6.0
 RATE_PER_S = 36
 """About twice what the engine can take."""
-TRIES = 4
 KEYS = ("ACME_KEY", "ACME_KEY", "BATCHCO_KEY")
 LIMITS: dict[str, Any] = {
     "classes": {"interactive": {"slo": {"ttft_s": 1.2}, "queue": {"wait_s_max": 1.0}}},
@@ -36,7 +35,7 @@ async def offer(here: Any, random: Random) -> None:
     async def one(number: int) -> None:
         await asyncio.sleep(random.random() * SECONDS)
         client = await here.connect()
-        tokens = 200 if number % 25 == 0 else random.randint(8, 48)  # a few are far longer than most, and have to grow
+        tokens = 200 if number % 10 == 5 else random.randint(8, 48)  # a few are far longer than most, and have to grow
         own = [f"Idempotency-Key: key-{number // 2}"] if number % 30 < 2 else []
         client.send(chat(*own, key=KEYS[number % 3], tokens=tokens, stream=random.random() < 0.8))
         try:
@@ -70,19 +69,15 @@ def logged(loop: str, ledger: str, directory: Path) -> Policy:
 
 @pytest.mark.parametrize(("loop", "durable"), [("asyncio", False), ("uvloop", True)])
 def test_G2_the_log_of_a_real_gateway_is_reproduced(loop: str, durable: bool, tmp_path: Path) -> None:
-    """A machine that starves the gateway makes turns of many events, whose order no log has: then it is tried again."""
-    told = []
-    for number in range(TRIES):
-        directory = tmp_path / str(number)
-        policy = logged(loop, f"sqlite:{directory}/ledger.db" if durable else "memory:", directory)
-        log = lives(directory / "decisions")
-        found = plan(log, policy)
-        told.append(found["control"])
-        assert found["control"]["compared"] == int(SECONDS * RATE_PER_S), told
-        assert found["all"]["all"]["log"]["refused"] > 30, told
-        assert sum(one.ended.marks is not None for one in log[0].arrivals) > 0, "some have grown"
-        wider = plan(log, replace(policy, pools={"llama": replace(policy.pools["llama"], active_requests_max=8)}))
-        assert wider["all"]["all"]["plan"]["refused"] < found["all"]["all"]["log"]["refused"]
-        if found["holds"]:
-            return
-    raise AssertionError(told)
+    """However much the machine starves the gateway: the log has the order of what came in one turn, and what came late."""
+    directory = tmp_path / "gateway"
+    policy = logged(loop, f"sqlite:{directory}/ledger.db" if durable else "memory:", directory)
+    log = lives(directory / "decisions")
+    found = plan(log, policy)
+    assert found["control"]["compared"] == int(SECONDS * RATE_PER_S)
+    assert found["control"]["reproduced_ratio"] >= 0.99, found["control"]
+    assert found["holds"]
+    assert found["all"]["all"]["log"]["refused"] > 30
+    assert sum(one.ended.marks is not None for one in log[0].arrivals) > 0, "some have grown"
+    wider = plan(log, replace(policy, pools={"llama": replace(policy.pools["llama"], active_requests_max=8)}))
+    assert wider["all"]["all"]["plan"]["refused"] < found["all"]["all"]["log"]["refused"]

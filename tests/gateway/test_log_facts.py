@@ -13,7 +13,7 @@ import pytest
 from app_scene import chat, scene
 from gateway_records import ended
 
-from headworks.core.events import ReplicaDescribed, ReplicaSampled, SampleFailed
+from headworks.core.events import Drain, PolicyChanged, ReplicaDescribed, ReplicaSampled, SampleFailed, Tick, UsageRead
 from headworks.core.policy import Policy
 from headworks.core.types import Capacity, Charge, ReplicaSample, Request, RequestKey
 from headworks.gateway.decisions import DecisionLog
@@ -67,12 +67,12 @@ def test_G2_an_outcome_says_what_was_asked_for_in_numbers(tmp_path: Path, log: D
 def test_F2_every_file_begins_with_what_holds_in_it(tmp_path: Path, log: DecisionLog, clock: Clock) -> None:
     facts = Facts(log)
     facts.began("g", "b", 1e9, "memory", POLICY)
-    facts.looked(ReplicaDescribed(CAPACITY))
+    facts.take(ReplicaDescribed(CAPACITY), 1.0)
     log.flush()
     for number in range(4):
         clock.s += 1.0
         if number == 2:
-            facts.policy(replace(POLICY, version="v2"))
+            facts.take(PolicyChanged(replace(POLICY, version="v2")), clock.s)
         log.write(ended("completed", id=f"d{number}"))
         log.flush()
     heads = [lines(path)[:3] for path in sorted(tmp_path.iterdir())]
@@ -88,42 +88,52 @@ def test_F2_every_file_begins_with_what_holds_in_it(tmp_path: Path, log: Decisio
 def test_F2_an_idle_engine_costs_a_line_in_five_seconds(tmp_path: Path, log: DecisionLog) -> None:
     facts = Facts(log)
     for tenth in range(200):
-        facts.looked(ReplicaSampled(replace(SAMPLE, begun_s=10.0 + tenth / 10)))
+        facts.take(ReplicaSampled(replace(SAMPLE, begun_s=10.0 + tenth / 10)), 1.0)
     log.flush()
     assert kinds(tmp_path) == ["sample"] * 4
-    facts.looked(ReplicaSampled(replace(SAMPLE, begun_s=30.0, running=1)))
-    facts.looked(ReplicaSampled(replace(SAMPLE, begun_s=30.1, running=1)))
-    facts.looked(ReplicaSampled(replace(SAMPLE, begun_s=30.2)))
-    facts.looked(ReplicaSampled(replace(SAMPLE, begun_s=30.3)))
-    facts.looked(SampleFailed("llama/0", "gone", unreachable=True))
-    facts.looked(ReplicaSampled(replace(SAMPLE, begun_s=30.4)))
+    facts.take(ReplicaSampled(replace(SAMPLE, begun_s=30.0, running=1)), 1.0)
+    facts.take(ReplicaSampled(replace(SAMPLE, begun_s=30.1, running=1)), 1.0)
+    facts.take(ReplicaSampled(replace(SAMPLE, begun_s=30.2)), 1.0)
+    facts.take(ReplicaSampled(replace(SAMPLE, begun_s=30.3)), 1.0)
+    facts.take(SampleFailed("llama/0", "gone", unreachable=True), 1.0)
+    facts.take(ReplicaSampled(replace(SAMPLE, begun_s=30.4)), 1.0)
     log.flush()
     assert kinds(tmp_path)[4:] == ["sample", "sample", "sample", "unseen", "sample"]
 
 
 def test_F2_quotas_and_the_drain_are_noted(tmp_path: Path, log: DecisionLog) -> None:
     facts = Facts(log)
-    facts.used((Charge("quota:acme:2026-11", "tokens", 5),))
-    facts.drain(70.0)
+    facts.take(UsageRead((Charge("quota:acme:2026-11", "tokens", 5),)), 1.0)
+    facts.take(Drain(70.0), 1.0)
     log.flush()
     used, drain = lines(next(tmp_path.iterdir()))
     assert used["record"] == {"used": [["quota:acme:2026-11", "tokens", 5]]}
     assert drain["record"] == {"until_s": 70.0}
 
 
+def test_G2_that_the_process_was_late_is_noted_with_what_was_due(tmp_path: Path, log: DecisionLog) -> None:
+    facts = Facts(log)
+    facts.take(Tick(10.0), 10.00005)
+    facts.take(Tick(), 10.1)
+    facts.take(Tick(10.2), 10.3)
+    log.flush()
+    (line,) = lines(next(tmp_path.iterdir()))
+    assert (line["kind"], line["monotonic_s"], line["record"]) == ("late", 10.3, {"due_s": 10.2})
+
+
 def test_F2_facts_are_no_records_of_anybody(log: DecisionLog) -> None:
     facts = Facts(log)
     facts.began("acme", "acme", 1e9, "memory", POLICY)
-    facts.looked(ReplicaDescribed(replace(CAPACITY, replica="acme", engine="acme")))
-    facts.looked(ReplicaSampled(replace(SAMPLE, replica="acme")))
+    facts.take(ReplicaDescribed(replace(CAPACITY, replica="acme", engine="acme")), 1.0)
+    facts.take(ReplicaSampled(replace(SAMPLE, replica="acme")), 1.0)
     assert log.find("acme") == []
 
 
 def test_F2_without_a_log_nothing_is_noted() -> None:
     facts = Facts(None)
     facts.began("g", "b", 0.0, "memory", POLICY)
-    facts.looked(ReplicaSampled(SAMPLE))
-    facts.drain(1.0)
+    facts.take(ReplicaSampled(SAMPLE), 1.0)
+    facts.take(Drain(1.0), 1.0)
 
 
 def test_G2_a_gateway_notes_what_its_decisions_depend_on(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from headworks.core.commands import Answer, Command
 from headworks.core.gate import Gate
 from headworks.core.policy import ClassPolicy, Policy, PoolPolicy, ReplicaPolicy, TenantPolicy
 from headworks.core.types import Capacity, Decision, Request, RequestKey, Usage
+from headworks.gateway.clock import TurnClock
 from headworks.gateway.runner import Runner
 from headworks.ledgers.memory import MemoryStore
 
@@ -142,3 +143,42 @@ def test_F1_a_refusal_that_cannot_be_told_fails_its_caller_and_leaves_nobody_wai
         assert isinstance(broken.fault, RuntimeError)
 
     asyncio.run(steps())
+
+
+def test_G2_each_event_of_a_turn_has_an_instant_of_its_own_in_the_order_in_which_it_came() -> None:
+    """The clock stands still: the next turn is ten microseconds on, and the next event of a turn ten nanoseconds."""
+
+    async def steps() -> None:
+        store = Asked()
+        runner = await ready(store)
+        told: list[tuple[str, float]] = []
+        runner.on_fact = lambda event, at_s: told.append((type(event).__name__, at_s))
+        callers = [Caller(f"r{number}") for number in range(2)]
+        for caller in callers:
+            runner.admit(caller)
+        runner.feed(events.Drain(200.0))
+        await asyncio.sleep(0)
+        lives = runner.gate._desk.lives
+        assert [lives[caller.request.id].told_s for caller in callers] == [100.00002001, 100.00002002]
+        assert told == [("Drain", 100.00002003)]
+        assert [lives[caller.request.id].sent_s for caller in callers] == [100.00002004] * 2, "one answer of the ledger"
+        runner.feed(events.Tick(99.0))
+        await asyncio.sleep(0)
+        assert told[1:] == [("Tick", 100.00003001)]
+
+    asyncio.run(steps())
+
+
+def test_A9_the_ledger_of_this_process_counts_by_the_turns_of_the_gate() -> None:
+    """So that whose turn it is follows from what the log has, however long a turn takes."""
+    now_s = [50.0]
+    turns = TurnClock(lambda: now_s[0])
+    turns.begin_turn()
+    turns.instant += 3
+    now_s[0] = 50.4
+    assert turns.now_ms() == 50_000
+    turns.begin_turn()
+    assert turns.now_ms() == 50_400
+    turns.instant += 2_500
+    turns.begin_turn()
+    assert turns.instant == 5_040_003_000, "a turn of so many events has run on, and the next begins behind it"

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from headworks.core.effects import Effect, Outcome
-from headworks.core.events import Drain, Event, PolicyChanged
+from headworks.core.events import Event
 from headworks.core.gate import Gate
 from headworks.core.policy import Policy
 from headworks.core.types import Decision
@@ -16,21 +16,18 @@ from headworks.gateway.log_facts import Facts
 from headworks.sim.compare import plan, setup
 from headworks.sim.scenario import Comparison
 from headworks.sim.simulation import Setup, Simulation
+from headworks.tools.decision_log import SIMULATED
 
 WALL_S = 1_796_000_000.0
 
 
 class LoggedGate(Gate):
-    """Tells the log what the gate is told of engines and of policies, as the gateway's `App` does."""
+    """Tells the log what the gate is told of engines and of policies, as the gateway's runner does."""
 
     facts: Facts
 
     def handle(self, event: Event, now_s: float) -> list[Effect]:
-        self.facts.looked(event)
-        if isinstance(event, PolicyChanged):
-            self.facts.policy(event.policy)
-        elif isinstance(event, Drain):
-            self.facts.drain(event.until_s)
+        self.facts.take(event, now_s)
         return super().handle(event, now_s)
 
 
@@ -47,7 +44,7 @@ class LoggedSimulation(Simulation):
         self._records = 0
 
     def _gate(self, policy: Policy, gateway: str, seed: int, boot: str) -> LoggedGate:
-        self.facts.began(gateway, boot, WALL_S, "memory", policy)
+        self.facts.began(gateway, boot, WALL_S, SIMULATED, policy)
         gate = LoggedGate(policy, gateway, seed.to_bytes(16, "big"), boot, WALL_S)
         gate.facts = self.facts
         return gate

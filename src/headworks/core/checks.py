@@ -68,7 +68,8 @@ def compare(request: Request, work: Work, lane: Lane, forecast: Forecast, now_s:
         rows.append(("time", pool_scope, forecast.wait_most_s, limit_s, "s waiting at most", DELAY))
     if forecast.wait_s is None and service_class.ttft_slo_s is not None and not unbounded:
         waiting = pool.queue.requests if lane.share is None else pool.queue.of_class(service_class.name).requests
-        rows.append(("time", pool_scope, waiting + 1, BLIND_MAX, "requests waiting at an unknown rate", DELAY))
+        if waiting:  # where nobody waits, no rate has to be known
+            rows.append(("time", pool_scope, waiting + 1, BLIND_MAX, "requests waiting at an unknown rate", DELAY))
     if forecast.total_s is not None and service_class.e2e_slo_s is not None:
         whole_s = whole_answer_s(work, lane, forecast, service_class.e2e_slo_s)
         if whole_s is not None:

@@ -38,8 +38,6 @@ from headworks.core.types import Decision, ReplicaSample
 
 OVERDUE_S = 10.0
 """Evidence not there by then raises an alarm, and again every so often. The charge stays."""
-MARKS_MAX = 100
-"""Of one answer that grew, the last instants at which it was heard of."""
 
 
 class Course:
@@ -126,7 +124,7 @@ class Course:
         if life is not None and life.state in (RUNNING, LEAVING):
             life.output_tokens = event.output_tokens
             if life.state == RUNNING:
-                life.marks = [*(life.marks or ())[-MARKS_MAX:], (now_s, event.output_tokens)]
+                life.mark(now_s, event.output_tokens)
                 self._growth.progressed(life, now_s)
 
     def _may_not_grow(self, life: Life, reason: str, now_s: float) -> None:

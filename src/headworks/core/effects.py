@@ -116,7 +116,7 @@ class Outcome:
     request: Request | None = None
     """What was asked for, so that it can be decided about again (`headworks plan`)."""
     marks: list[tuple[float, int]] | None = None
-    """Of one that grew: when how many of its tokens had been counted."""
+    """Of one that grew: when how many of its tokens had been counted; none where it was granted more then."""
     told_s: float | None = None
     """When the gate was told of it; it had come to the gateway a moment before."""
 

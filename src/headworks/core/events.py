@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from headworks.core.commands import Answer
-from headworks.core.policy import Policy
+from headworks.core.policy import INFINITE_S, Policy
 from headworks.core.types import Capacity, Charge, ReplicaSample, Request, Usage
 
 
@@ -171,7 +171,9 @@ class UsageRead:
 
 @dataclass(slots=True)
 class Tick:
-    """The time the gate asked to be woken at (`WakeAt`) has come."""
+    """The time the gate asked to be woken at (`WakeAt`) has come: `due_s`, infinite where nobody asked."""
+
+    due_s: float = INFINITE_S
 
 
 @dataclass(slots=True)

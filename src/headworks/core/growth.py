@@ -126,11 +126,11 @@ class Growth:
             return
         life.growing = None
         if answer.outcome in ("granted", "recorded"):
-            self._granted(life, command)
+            self._granted(life, command, now_s)
         else:
             self._was_refused(life, command, answer, now_s)
 
-    def _granted(self, life: Life, command: Grow) -> None:
+    def _granted(self, life: Life, command: Grow, now_s: float) -> None:
         desk, before_tokens = self._desk, life.work.tokens
         desk.give_back(life)
         life.work = self._grown(life, command.step)
@@ -140,6 +140,7 @@ class Growth:
             life.quota.grown(life.work, life.request.model)
         desk.take(life)
         life.growths += 1
+        life.mark(now_s, 0)
         life.growth_refused, life.shortfall = False, None
         watch_tokens = self.watch_tokens(life.work, life.lane.pool.policy.growth_ahead_tokens)
         if watch_tokens:

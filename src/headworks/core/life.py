@@ -79,6 +79,8 @@ MOVES_FROM[ENDED] = {}
 
 NOWHERE = Execution("", "")
 """Until it is asked for."""
+MARKS_MAX = 100
+"""Of one answer that grew, the last instants at which something was heard of it."""
 
 
 class Life:
@@ -155,7 +157,7 @@ class Life:
     growths: int
     growths_refused: int
     marks: list[tuple[float, int]] | None
-    """When how many of its tokens had been counted, as far as it was heard of."""
+    """When how many of its tokens had been counted, as far as it was heard of; none where it was granted more then."""
     spare_tokens: int
     """Of its work, what was granted from the pool's spare room and is not charged to its tenant."""
     cut: bool
@@ -203,6 +205,10 @@ class Life:
     def streamed(self) -> bool:
         """Its first token and its progress can be seen."""
         return self.request.stream or self.assembled
+
+    def mark(self, now_s: float, output_tokens: int) -> None:
+        """It has come so far, or (no tokens) it may go on."""
+        self.marks = [*(self.marks or ())[-MARKS_MAX:], (now_s, output_tokens)]
 
     def stops_unwanted(self) -> bool:
         """A switch of the naive disciplines: without it, work nobody waits for goes on."""

@@ -97,8 +97,8 @@ class Pace:
 
     def saw(self, running: float, step_s: float, elapsed_s: float, clocked: bool) -> None:
         """A step took so long while so many ran, for this time. `clocked`: by the engine's own clock, not by the answers."""
-        if step_s <= 0.0:
-            return  # two instants that no clock can tell apart
+        if step_s < STEP_S_MIN:
+            return  # two events of one turn, which no clock can tell apart
         if not self._at:
             self._restart(running, step_s)
         elif self._is_odd(running, step_s):

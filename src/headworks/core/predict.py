@@ -28,7 +28,7 @@ SERVICE_GAPS_MAX = 1024
 SERVICE_WINDOW_S = 300.0
 """The same for what is told of a pool: a service rate within ±10 % takes hundreds of gaps (C4)."""
 GAP_S_MIN = 1e-6
-"""Less is what rounding leaves of a sum."""
+"""Less is what rounding leaves of a sum, or lies between two events of one turn (`core/instants.py`)."""
 NORMAL_95 = 1.96
 """Standard errors on either side that hold 95 % of a mean."""
 SPREADS = 3.0
@@ -108,7 +108,9 @@ class DrainRate:
     def granted(self, tokens: int, requests: int, backlogged: bool, now_s: float) -> None:
         """A grant happened; `backlogged`: something still waits after it."""
         if self.is_backlogged and self._last_s is not None:
-            gap_s = max(0.0, now_s - self._last_s)
+            gap_s = now_s - self._last_s
+            if gap_s < GAP_S_MIN:
+                gap_s = 0.0
             self._add(gap_s, tokens, requests)
             if self.longer is not None:
                 self.longer._add(gap_s, tokens, requests)

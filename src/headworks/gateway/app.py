@@ -63,7 +63,8 @@ class App:
         owner = Owner(name, boot)
         self.policy = policy
         self.settings = settings
-        self.store, embedded, self._shared = stores.opened(settings, owner, self._feed)
+        turns = clock.TurnClock(clock.now_s)
+        self.store, embedded, self._shared = stores.opened(settings, owner, self._feed, turns.now_ms)
         self._utc_offset_s = clock.utc_s() - clock.now_s()
         """Fixed for this life: setting the machine's clock moves no quota's period."""
         self.gate = Gate(policy, name, secrets.token_bytes(32), boot, self._utc_offset_s)
@@ -76,9 +77,10 @@ class App:
         self.log = _decision_log(settings)
         self.usage = _usage_journal(settings, policy, self._utc_offset_s)
         records = Records(self.accounts, self.log, self.usage)
-        self.runner = Runner(self.gate, self.store, self.engines, records, clock.now_s, watches(settings, clock.now_s))
+        computes = watches(settings, clock.now_s)
+        self.runner = Runner(self.gate, self.store, self.engines, records, clock.now_s, computes, turns)
         self.facts = Facts(self.log).began(name, boot, self._utc_offset_s, settings.ledger_url.partition(":")[0], policy)
-        self.runner.on_looked = self._looked
+        self.runner.on_fact = self._on_fact
         self.ledger = LedgerDesk(
             embedded, self._shared, owner, self.gate.check, lambda: self.policy.pools, self._ledger_answered, clock.now_s
         )
@@ -141,7 +143,6 @@ class App:
     async def stop(self) -> None:
         """Drain, cut what is left at the limit, settle the ledger. Until the port closes, arrivals are told `draining`."""
         self._draining = True
-        self.facts.drain(clock.now_s() + self.settings.drain_s)
         await self.runner.drain(self.settings.drain_s)
         await self.server.close(1.0)
         await self.runner.close()
@@ -179,7 +180,6 @@ class App:
         self._allow_labels()
         if self.usage is not None:
             self.usage.change_policy(policy)
-        self.facts.policy(policy)
         self.runner.feed(events.PolicyChanged(policy))
         self._read_usage(others)
         await asyncio.sleep(0)  # the gate takes both in at the end of this turn: whoever is told so may rely on it
@@ -204,7 +204,6 @@ class App:
         for name, (tokens, nanomoney) in self.usage.used(periods, others).items():
             scope = quota.scope(name, periods[name].name)
             used += [Charge(scope, "tokens", tokens), Charge(scope, "nanomoney", nanomoney)]
-        self.facts.used(tuple(used))
         self.runner.feed(events.UsageRead(tuple(used)))
 
     # the ledger
@@ -215,8 +214,8 @@ class App:
     def _ledger_answered(self, answers: list[Answer]) -> None:
         self.runner.feed(events.LedgerAnswered(answers))
 
-    def _looked(self, event: events.Event) -> None:
-        self.facts.looked(event)
+    def _on_fact(self, event: events.Event, at_s: float) -> None:
+        self.facts.take(event, at_s)
         if isinstance(event, events.ReplicaDescribed):
             self.models.described(event.capacity)
             self._allow_labels()

@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable
 from functools import partial
 
+from headworks.core.instants import INSTANTS_A_MS, first_of_turn
+
 now_s: Callable[[], float] = time.monotonic
 """Seconds on a clock that never goes back. Where the system has one, it counts the time the machine sleeps.
 
@@ -21,9 +23,26 @@ utc_s: Callable[[], float] = time.time
 """Seconds since 1970, for records that people read and for headers that carry a date. Decides nothing."""
 
 
-def now_ms() -> int:
-    """The clock of a ledger that lives in this process, in milliseconds."""
-    return int(now_s() * 1000)
+class TurnClock:
+    """What is handled in one turn of the loop has one time, and each event an instant of its own in it (`core/instants.py`).
+
+    The ledger of this process counts by it too, so that what it decides follows from what the decision log has.
+    """
+
+    __slots__ = ("_clock_s", "instant")
+
+    def __init__(self, clock_s: Callable[[], float]) -> None:
+        self._clock_s = clock_s
+        self.instant = first_of_turn(clock_s(), 0)
+        """Of the event that is being handled, in `INSTANTS_PER_S`."""
+
+    def begin_turn(self) -> None:
+        """What comes from here on is another turn's."""
+        self.instant = first_of_turn(self._clock_s(), self.instant)
+
+    def now_ms(self) -> int:
+        """The clock of a ledger that lives in this process, in milliseconds."""
+        return self.instant // INSTANTS_A_MS
 
 
 class UtcStamp:

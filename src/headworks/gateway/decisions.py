@@ -165,9 +165,12 @@ class DecisionLog:
             with self._lock:
                 self._encode_waiting()
 
-    def fact(self, kind: str, record: Fact, head: str = "") -> None:
-        """Put down what decisions depend on. `head`: under this name it stands at the beginning of each further file too."""
-        monotonic_s = self._clock_s()
+    def fact(self, kind: str, record: Fact, head: str = "", at_s: float | None = None) -> None:
+        """Put down what decisions depend on. `head`: under this name it stands at the beginning of each further file too.
+
+        `at_s`: the instant at which the gate is told of it; None: now.
+        """
+        monotonic_s = self._clock_s() if at_s is None else at_s
         self._waiting.append((monotonic_s, Noted(kind, record)))
         if head:
             line = Line(kind, UtcStamp().text(self._wall_s()), monotonic_s, record)

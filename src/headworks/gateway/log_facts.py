@@ -8,11 +8,12 @@ also has, each as a line of its own kind:
     engine   what an engine said it can hold
     sample   one look at an engine; while an engine has nothing to do, one in `IDLE_S` seconds
     unseen   a look that failed
+    late     the process was busy: something was due, and was done this much later
     used     what tenants had used of their periods already, by the usage journal
     drain    nobody new is admitted from here on
 
-The first three stand at the beginning of each file. An outcome has what its client asked for (`Asked`), in numbers: no
-prompt, no fingerprint. None of it costs a request more than one tuple.
+Each has the instant at which the gate was told of it. The first three stand at the beginning of each file. An outcome has what
+its client asked for (`Asked`), in numbers: no prompt, no fingerprint. None of it costs a request more than one tuple.
 """
 
 from __future__ import annotations
@@ -22,7 +23,16 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from headworks import __version__
-from headworks.core.events import Event, ReplicaDescribed, ReplicaSampled, SampleFailed
+from headworks.core.events import (
+    Drain,
+    Event,
+    PolicyChanged,
+    ReplicaDescribed,
+    ReplicaSampled,
+    SampleFailed,
+    Tick,
+    UsageRead,
+)
 from headworks.core.policy import Policy
 from headworks.core.types import Capacity, Charge, ReplicaSample, Request
 
@@ -30,6 +40,8 @@ if TYPE_CHECKING:
     from headworks.gateway.decisions import DecisionLog
 
 IDLE_S = 5.0
+LATE_S = 0.0001
+"""A tick that came so much after it was due is a line: what came between was handled before what was due."""
 Asked = tuple[int, int | None, int | None, int, int, bool, bool, bool, int, float, float, str]
 """Prompt bytes, prompt tokens if known exactly, output tokens at most and at least, samples, streamed, assembles, key given,
 retry number, seconds from arrival to the latest start and to the latest end its client bears (null: any), kind of prompt."""
@@ -65,7 +77,13 @@ class Draining(msgspec.Struct):
     until_s: float
 
 
-Fact = Began | Policy | Capacity | ReplicaSample | Unseen | Used | Draining
+class Late(msgspec.Struct):
+    """What was due then is done now."""
+
+    due_s: float
+
+
+Fact = Began | Policy | Capacity | ReplicaSample | Unseen | Used | Draining | Late
 
 
 def asked(request: Request | None) -> Asked | None:
@@ -100,27 +118,31 @@ class Facts:
         """The first lines of a life; gives itself."""
         if self._log is not None:
             self._log.fact("began", Began(gateway, boot, __version__, utc_offset_s, ledger), "began")
-            self.policy(policy)
+            self._log.fact("policy", policy, "policy")
         return self
 
-    def policy(self, policy: Policy) -> None:
-        """It is in force from here on."""
-        if self._log is not None:
-            self._log.fact("policy", policy, "policy")
-
-    def looked(self, event: Event) -> None:
-        """Something was heard, or not heard, of an engine."""
+    def take(self, event: Event, at_s: float) -> None:
+        """The gate is told of something that decisions depend on."""
         log = self._log
         if log is None:
             return
-        if isinstance(event, ReplicaDescribed):
-            log.fact("engine", event.capacity, event.capacity.replica)
+        if isinstance(event, Tick):
+            if at_s - event.due_s > LATE_S:
+                log.fact("late", Late(event.due_s), at_s=at_s)
         elif isinstance(event, ReplicaSampled):
             if not self._says_enough(event.sample):
-                log.fact("sample", event.sample)
+                log.fact("sample", event.sample, at_s=at_s)
+        elif isinstance(event, ReplicaDescribed):
+            log.fact("engine", event.capacity, event.capacity.replica, at_s)
         elif isinstance(event, SampleFailed):
             self._idle_until_s.pop(event.replica, None)
-            log.fact("unseen", Unseen(event.replica, event.unreachable))
+            log.fact("unseen", Unseen(event.replica, event.unreachable), at_s=at_s)
+        elif isinstance(event, PolicyChanged):
+            log.fact("policy", event.policy, "policy", at_s)
+        elif isinstance(event, UsageRead):
+            log.fact("used", Used(event.used), at_s=at_s)
+        elif isinstance(event, Drain):
+            log.fact("drain", Draining(event.until_s), at_s=at_s)
 
     def _says_enough(self, sample: ReplicaSample) -> bool:
         """Whether this engine was idle in the last line about it, a moment ago, and still is."""
@@ -131,13 +153,3 @@ class Facts:
             return True
         self._idle_until_s[sample.replica] = sample.begun_s + IDLE_S
         return False
-
-    def used(self, used: tuple[Charge, ...]) -> None:
-        """What the usage journal has of running periods."""
-        if self._log is not None:
-            self._log.fact("used", Used(used))
-
-    def drain(self, until_s: float) -> None:
-        """Nobody new is admitted from here on."""
-        if self._log is not None:
-            self._log.fact("drain", Draining(until_s))

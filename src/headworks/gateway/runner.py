@@ -4,6 +4,9 @@ There is one queue of events and one loop over it, at the end of each turn of th
 an effect may cause the next event at once (a ledger in memory answers before `apply` returns, an engine may refuse before `run`
 does): that event is queued, never handled from within. With room in the pool a request is thus admitted, charged and sent in
 the turn in which it arrived, together with all the others that did.
+
+Each event has an instant of its own, by the clock and by its place in its turn (`core/instants.py`): what is written down of an
+event says when it was handled and after which others.
 """
 
 from __future__ import annotations
@@ -18,9 +21,11 @@ from headworks.core import effects, events
 from headworks.core.commands import Answer, Command, Shortfall
 from headworks.core.effects import Ask, Record
 from headworks.core.gate import Gate
+from headworks.core.instants import INSTANTS_PER_S
 from headworks.core.seams import LedgerStore
 from headworks.core.types import Decision, Execution, Request, Usage
 from headworks.engines.base import Engine
+from headworks.gateway.clock import TurnClock
 from headworks.gateway.compute_watch import ComputeWatch
 from headworks.gateway.samples import Sampler
 
@@ -31,6 +36,18 @@ CLOSE_S = 2.0
 DRAIN_LOOK_S = 0.02
 FAULT_LOOK_S = 0.1
 SILENCE_LOOK_S = 1.0
+FACTS = frozenset(
+    {
+        events.ReplicaDescribed,
+        events.ReplicaSampled,
+        events.SampleFailed,
+        events.UsageRead,
+        events.Drain,
+        events.PolicyChanged,
+        events.Tick,
+    }
+)
+"""Events about no request, which decisions depend on."""
 
 
 class Call(Protocol):
@@ -102,6 +119,7 @@ class Runner:
         recorder: Recorder,
         clock_s: Callable[[], float],
         computes: Mapping[str, ComputeWatch] | None = None,
+        turns: TurnClock | None = None,
     ) -> None:
         self.gate = gate
         self._store = store
@@ -109,6 +127,7 @@ class Runner:
         self._recorder = recorder
         self._clock_s = clock_s
         self._events: deque[events.Event] = deque()
+        self._turns = turns or TurnClock(clock_s)
         self._is_due = False
         """What has come is handled at the end of this turn of the loop, or is being handled."""
         self._asked: list[Command] = []
@@ -118,9 +137,9 @@ class Runner:
         self._over: set[str] = set()
         """Executions that ended before their sending returned."""
         watches = computes or {}
-        self._samplers = {name: Sampler(one, self._looked, clock_s, watches.get(name)) for name, one in engines.items()}
-        self.on_looked: Callable[[events.Event], None] = _nobody
-        """Who else wants to know what was seen of an engine, or not seen."""
+        self._samplers = {name: Sampler(one, self.feed, clock_s, watches.get(name)) for name, one in engines.items()}
+        self.on_fact: Callable[[events.Event, float], None] = _nobody
+        """Who else wants to know of `FACTS`, and at which instant the gate is told."""
         self._timer: asyncio.TimerHandle | None = None
         self._silence: asyncio.TimerHandle | None = None
         self._perform: dict[type[Any], Callable[[Any], None]] = {  # beside those of every request, which `_do` knows
@@ -167,19 +186,24 @@ class Runner:
             asyncio.get_running_loop().call_soon(self._turn)
 
     def _turn(self) -> None:
-        """Handle what has come and everything that follows from it, all at the same time by the clock.
+        """Handle what has come and everything that follows from it, at one time by the clock, each at its own instant.
 
         One after another, so that what is done for each is still warm for the next; and what they ask of the ledger goes there
         together. A fault of ours costs that event or that effect, and nothing beside it.
         """
-        waiting, now_s = self._events, self._clock_s()
+        waiting, turns = self._events, self._turns
+        turns.begin_turn()
         try:
             while waiting or self._asked:
                 if not waiting:
                     self._ask()
                     continue
                 event = waiting.popleft()
+                turns.instant += 1
+                now_s = turns.instant / INSTANTS_PER_S
                 try:
+                    if type(event) in FACTS:
+                        self.on_fact(event, now_s)
                     made = self.gate.handle(event, now_s)
                 except Exception as fault:
                     self.faulted(event, fault)
@@ -210,10 +234,6 @@ class Runner:
             call = self._calls.get(what.request.id)
             if call is not None:
                 call.fail(fault)
-
-    def _looked(self, event: events.Event) -> None:
-        self.on_looked(event)
-        self.feed(event)
 
     # effects
 
@@ -311,7 +331,7 @@ class Runner:
         if self._timer is not None:
             self._timer.cancel()
         delay_s = max(0.0, effect.at_s - self._clock_s())
-        self._timer = asyncio.get_running_loop().call_later(delay_s, self.feed, events.Tick())
+        self._timer = asyncio.get_running_loop().call_later(delay_s, self.feed, events.Tick(effect.at_s))
 
     # ending
 
@@ -339,5 +359,5 @@ class Runner:
         return {name: sampler.failure for name, sampler in self._samplers.items() if sampler.failure}
 
 
-def _nobody(event: events.Event) -> None:
+def _nobody(event: events.Event, now_s: float) -> None:
     """Until somebody asks to be told."""

@@ -19,14 +19,20 @@ if TYPE_CHECKING:
     from headworks.ledgers.valkey import ValkeyStore
 
 Feed = Callable[[events.Event], None]
+ClockMs = Callable[[], int]
 
 
-def opened(settings: Settings, owner: Owner, feed: Feed) -> tuple[LedgerStore, EmbeddedStore | None, ValkeyStore | None]:
-    """What the gate asks; and behind it either a store whose book is in this process, or one that gateways share."""
+def opened(
+    settings: Settings, owner: Owner, feed: Feed, clock_ms: ClockMs
+) -> tuple[LedgerStore, EmbeddedStore | None, ValkeyStore | None]:
+    """What the gate asks; and behind it either a store whose book is in this process, or one that gateways share.
+
+    `clock_ms`: what a book in this process counts by.
+    """
     if not is_shared(settings.ledger_url):
-        embedded = _embedded(settings, feed)
+        embedded = _embedded(settings, feed, clock_ms)
         return embedded, embedded, None
-    shares = _shares(settings, feed) if settings.when_lost == "share" else None
+    shares = _shares(settings, feed, clock_ms) if settings.when_lost == "share" else None
     shared = _shared(settings, owner, feed, shares)
     if shares is None:
         return shared, None, shared
@@ -34,12 +40,12 @@ def opened(settings: Settings, owner: Owner, feed: Feed) -> tuple[LedgerStore, E
     return shares, None, shared
 
 
-def _embedded(settings: Settings, feed: Feed) -> EmbeddedStore:
+def _embedded(settings: Settings, feed: Feed, clock_ms: ClockMs) -> EmbeddedStore:
     return open_ledger(
         settings.ledger_url,
         lease_ms=int(settings.lease_s * 1000),
         remember_ms=int(settings.remember_s * 1000),
-        clock_ms=clock.now_ms,
+        clock_ms=clock_ms,
         power=settings.durability == "power",
         soon=_soon,
         lost=lambda: feed(events.LedgerLost()),
@@ -51,9 +57,9 @@ def _soon(call: Callable[[], object]) -> object:
     return asyncio.get_running_loop().call_soon(call)
 
 
-def _shares(settings: Settings, feed: Feed) -> SharesStore:
+def _shares(settings: Settings, feed: Feed, clock_ms: ClockMs) -> SharesStore:
     lease_ms, remember_ms = int(settings.lease_s * 1000), int(settings.remember_s * 1000)
-    return SharesStore(lease_ms, remember_ms, clock.now_ms, lambda epoch: feed(events.StoreChanged(epoch)))
+    return SharesStore(lease_ms, remember_ms, clock_ms, lambda epoch: feed(events.StoreChanged(epoch)))
 
 
 def _shared(settings: Settings, owner: Owner, feed: Feed, shares: SharesStore | None) -> ValkeyStore:

@@ -16,10 +16,12 @@ import msgspec
 from headworks.core.events import Drain, Event, PolicyChanged, ReplicaDescribed, ReplicaSampled, SampleFailed, UsageRead
 from headworks.core.policy import Policy
 from headworks.core.types import Capacity, ReplicaSample
-from headworks.tools.log_lines import Arrival, Asked, Began, Decided, Draining, Ended, Line, Unseen, Used
+from headworks.tools.log_lines import Arrival, Asked, Began, Decided, Draining, Ended, Late, Line, Unseen, Used
 
 ARRIVALS_MAX = 1_000_000
 """Of one plan: they are held in memory."""
+SIMULATED = "simulated"
+"""The kind of ledger of a simulated gateway, where nothing takes time."""
 WHOLE_S = 60.0
 """An engine is heard of, or not, every few seconds: a life with nothing in its first minute has lost its first file."""
 
@@ -44,13 +46,23 @@ class Life:
     """Since when which was in force; never empty."""
     facts: list[tuple[float, Event]] = field(default_factory=list)
     """What was heard of engines and of quotas, and the drain, in order."""
-    is_durable: bool = False
-    """Its ledger was a file: what let work start was answered when that had been written."""
+    ledger: str = "memory"
+    """Its kind: how soon it answers."""
     late: list[tuple[float, float, int]] = field(default_factory=list)
     """From when to when the process was late, and by which line it is known: something was due, and was done then.
     They do not overlap."""
     arrivals: list[Arrival] = field(default_factory=list)
     """In the order in which the gate was told of them."""
+
+    @property
+    def is_durable(self) -> bool:
+        """Its ledger was a file: what let work start was answered when that had been written."""
+        return self.ledger not in ("memory", SIMULATED)
+
+    @property
+    def has_turns(self) -> bool:
+        """What came in one turn of a loop was asked of the ledger together."""
+        return self.ledger != SIMULATED
 
     @property
     def ended_s(self) -> float:
@@ -128,6 +140,7 @@ class _Reading:
                 ("unseen", Unseen),
                 ("used", Used),
                 ("drain", Draining),
+                ("late", Late),
                 ("decision", Decided),
                 ("outcome", Ended),
             )
@@ -160,7 +173,7 @@ class _Reading:
         if found is None:
             whole = line.utc >= self._since
             life = Life(began.gateway, began.boot, began.utc_offset_s, line.monotonic_s, whole, line.utc)
-            life.is_durable = began.ledger != "memory"
+            life.ledger = began.ledger
             found = self._lives[began.boot] = _Open(life)
         return found
 
@@ -188,9 +201,8 @@ class _Reading:
                 now.decided.setdefault(record.id, record)
             if record.outcome == "admit":
                 now.granted[record.id] = record.decided_s, self._lines
-            late_from_s = record.late_from_s()
-            if late_from_s is not None and late_from_s < record.decided_s:
-                life.late.append((late_from_s, record.decided_s, self._lines))
+        elif isinstance(record, Late):
+            life.late.append((record.due_s, line.monotonic_s, self._lines))
         else:
             life.facts.append((line.monotonic_s, _event(record)))
 

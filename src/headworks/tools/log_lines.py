@@ -11,9 +11,6 @@ import msgspec
 from headworks.core.policy import INFINITE_S
 from headworks.core.types import Charge, RequestKey, Usage, Work
 
-WAITED_UNIT = "s waited"
-WAITED = WAITED_UNIT.encode()
-
 
 class Asked(msgspec.Struct, array_like=True, gc=False, frozen=True):
     """What a client asked for (`gateway/log_facts.py`)."""
@@ -60,6 +57,16 @@ class Ended(msgspec.Struct, gc=False, frozen=True):
     told_s: float | None = None
 
     @property
+    def heard(self) -> tuple[tuple[float, int], ...]:
+        """When how many of its tokens had been counted."""
+        return tuple(mark for mark in self.marks or () if mark[1])
+
+    @property
+    def let_go_on_s(self) -> list[float]:
+        """When it was granted more."""
+        return [at_s for at_s, tokens in self.marks or () if not tokens]
+
+    @property
     def stopped_s(self) -> float:
         """When it ended for its client: what followed was waiting for the proof."""
         return self.ended_s - (self.unconfirmed_s or 0.0)
@@ -78,13 +85,6 @@ class Arrival(msgspec.Struct, gc=False, frozen=True):
     """Of its admission. What happened at one instant happened in the order of these."""
 
 
-class _Waited(msgspec.Struct, gc=False):
-    """A verdict: how long it waited, of how long it could."""
-
-    unit: str
-    limit: float | None
-
-
 class Decided(msgspec.Struct, gc=False):
     """The part of a decision that is needed beside the outcome."""
 
@@ -98,17 +98,8 @@ class Decided(msgspec.Struct, gc=False):
     model: str
     pool: str
     at_arrival: bool
-    verdicts: msgspec.Raw
     place: int = 0
     """Of its line."""
-
-    def late_from_s(self) -> float | None:
-        """If its time was over: the instant at which it was. What was decided later was decided late."""
-        if self.outcome != "refuse" or self.at_arrival or WAITED not in bytes(self.verdicts):
-            return None
-        waits = [one for one in msgspec.json.decode(self.verdicts, type=list[_Waited]) if one.unit == WAITED_UNIT]
-        arrived_s = self.decided_s - self.waited_s
-        return arrived_s + waits[-1].limit if waits and waits[-1].limit is not None else None
 
 
 class Began(msgspec.Struct):
@@ -131,6 +122,12 @@ class Used(msgspec.Struct):
     """So much of running periods."""
 
     used: tuple[Charge, ...]
+
+
+class Late(msgspec.Struct):
+    """What was due then was done at the instant of this line."""
+
+    due_s: float
 
 
 class Draining(msgspec.Struct):

@@ -87,7 +87,7 @@ class _Answer:
     ) -> None:
         self.arrival = arrival
         self.same = same
-        self.marks = (arrival.ended.marks or ()) if same else ()
+        self.marks = arrival.ended.heard if same else ()
         """When how many of its tokens had been counted then, if this is then."""
         self.listener = listener
         self.course = course
