@@ -33,6 +33,7 @@ WORK = ROOT / "build" / "compiled"
 LOG = WORK / "log"
 OPTIMISED = os.environ.get("HEADWORKS_OPTIMISED", "1")
 """As the C compiler takes it."""
+ERRORS_SHOWN_MAX = 20
 TOOLS = compiled.FOLDER / "tools"
 """What it was made with: other tools make everything anew."""
 
@@ -51,9 +52,16 @@ def main() -> int:
             ended = subprocess.call(command, cwd=WORK, stdout=log, stderr=subprocess.STDOUT)
         if ended == 0:
             return 0
-        missing = f"the compiler failed, see {LOG.relative_to(ROOT)}"
+        print(*errors(), sep="\n", file=sys.stderr)
+        print(f"headworks runs as plain Python: the compiler failed, see {LOG.relative_to(ROOT)}", file=sys.stderr)
+        return 1
     print(f"headworks runs as plain Python: {missing}", file=sys.stderr)
     return 0 if "--if-possible" in sys.argv else 1
+
+
+def errors() -> list[str]:
+    """What the compilers called one, at most a screen of them."""
+    return [line for line in LOG.read_text().splitlines() if "error" in line.lower()][:ERRORS_SHOWN_MAX]
 
 
 def tools() -> str:

@@ -103,9 +103,9 @@ class Share:
         if held is not None and not self._is_below_floor(pool):
             return held
         if self.is_paced and self.use is not None and any(now_s - rival.use.denied_s <= DENIED_S for rival in rivals):
-            own, limit = self.use.requests + work.sequences, self._share_ratio * pool.requests_limit()
-            if own > max(1.0, limit):
-                return "fairness", f"pool:{pool.name}", own, limit, "requests while others are refused", KEPT
+            own, part = self.use.requests + work.sequences, self._share_ratio * pool.requests_limit()
+            if own > max(1.0, part):
+                return "fairness", f"pool:{pool.name}", own, part, "requests while others are refused", KEPT
         for rival in rivals:
             rival.use.note_peak(now_s)
         for taken, wanted, limit, unit, kept, kept_most in self._measures(work, pool, rivals):
