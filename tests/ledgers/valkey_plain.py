@@ -17,7 +17,10 @@ from headworks.ledgers.valkey_view import View
 from headworks.ledgers.valkey_wire import Answers, Asked, encode, encode_asked, read_reply
 from headworks.testing.suites.ledger_subject import LEASE_MS, REMEMBER_MS
 
-SCRIPT = script("local function clock_ms() return tonumber(ARGV[3]) end")
+PUBLISH = 'call("SPUBLISH", ROOT .. ":wake:" .. wakes[at][1], wakes[at][2])'
+KEEP = 'call("RPUSH", ROOT .. ":wakes", wakes[at][1] .. "\\0" .. wakes[at][2])'
+SCRIPT = script("local function clock_ms() return tonumber(ARGV[3]) end").replace(PUBLISH, KEEP)
+assert KEEP in SCRIPT
 
 
 class Wire:
@@ -57,6 +60,12 @@ class PlainLedger:
         asked = encode_asked(self._asked)
         told: bytes = self._wire.ask("EVALSHA", sha1(SCRIPT), 1, self.root, encode(commands), asked, now_ms)
         return told
+
+    def take_wakes(self) -> list[tuple[Owner, str]]:
+        """Who was told of free capacity since the last time this was asked."""
+        told = [one.decode().split("\0") for one in self._wire.ask("LRANGE", f"{self.root}:wakes", 0, -1)]
+        self._wire.ask("DEL", f"{self.root}:wakes")
+        return [(Owner(gateway, boot), pool) for gateway, boot, pool in told]
 
     def look(self) -> View:
         return View(self._wire.ask("EVAL", valkey_view.SCRIPT, 1, self.root, "all"))
