@@ -26,7 +26,7 @@ def server() -> Iterator[servers.Server]:
 
 
 def shared(server: servers.Server) -> dict[str, Any]:
-    return {"url": server.url, "domain": f"d{next(DOMAINS)}", "lease_s": 2}
+    return {"url": server.url, "domain": f"d{next(DOMAINS)}", "lease_s": 5}
 
 
 async def beside(first: Scene) -> Scene:
