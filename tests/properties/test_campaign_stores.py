@@ -26,9 +26,8 @@ def losing(seed: int) -> Setup:
     """Three gateways, patient clients, and the store lost while they stream; nothing else goes wrong."""
     print(f"again: losing({seed})")
     world, random = small_world(seed), Random(f"losing-{seed}")
-    lost = Fault(
-        1.6 + random.random() * 1.4, random.choice(("store_emptied", "store_rolled_back")), for_s=random.choice((0.1, 0.5))
-    )
+    kind = random.choice(("store_emptied", "store_rolled_back"))
+    lost = Fault(1.6 + random.random() * 1.4, kind, for_s=random.choice((0.1, 0.5)))
     sources = [dataclasses.replace(one, temper=dataclasses.replace(one.temper, patience_s=60.0)) for one in world.sources]
     return dataclasses.replace(world, shared=True, gateways=3, faults=[lost], sources=sources)
 
@@ -55,7 +54,7 @@ def impatient(policy: Policy, gateway: str, seed: int, boot: str) -> GateLike:
 def test_A11_whatever_runs_is_charged_in_the_next_store_before_anything_new_is_admitted() -> None:
     found = Campaign()
     assert [run_world(losing(seed), found) for seed in SEEDS] == [""] * len(SEEDS)
-    assert found.reached["another store"] == len(SEEDS) and found.reached["reassert ok"] > len(SEEDS)
+    assert found.reached["another store"] == len(SEEDS) and found.reached["reassert ok"] >= 10
 
 
 def test_A11_planted_gateways_that_admit_at_once_are_seen_in_the_engines_memory() -> None:
