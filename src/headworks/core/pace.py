@@ -23,6 +23,7 @@ AIM_RATIO = 0.99
 """The knee is where so much of the promise is used: a little below it, since what is seen lags behind what is."""
 LEVEL_WEIGHT_MAX = 0.3
 """Of the newest look, in the level, however short answers are."""
+STEP_S_MIN = 1e-6
 ANSWER_S = 4.0
 """How long answers take, before any has ended."""
 KEEP_RATIO = 0.9
