@@ -125,6 +125,35 @@ def test_A11_one_that_does_not_come_back_is_waited_for_no_longer_than_its_lease(
     assert admits(one)
 
 
+def test_A11_who_was_missing_in_one_store_is_waited_for_in_the_next_too() -> None:
+    first = empty()
+    one, two = standing(first, "boot-1"), standing(first, "boot-2")
+    together(1.1, one, two)
+    running(two, 900)
+    changed(empty(), one)
+    together(0.5, one, two)
+    book = empty()
+    changed(book, one)
+    together(1.0, one, two)
+    assert not admits(one)
+    changed(book, two)
+    together(0.5, one, two)
+    assert admits(one, 100) and not admits(two, 100)
+
+
+def test_A7_who_comes_back_after_its_lease_is_listed_at_once() -> None:
+    book = empty()
+    one, two = standing(book, "boot-1"), standing(book, "boot-2")
+    running(one, 300)
+    one.lose_asks = True
+    together(LEASE_S + 1.5, one)
+    one.lose_asks = False
+    one.take(Ask)
+    together(1.3, one, two)
+    beats = [command for ask in one.take(Ask) for command in ask.commands if isinstance(command, Heartbeat)]
+    assert beats and not any(beat.posting for beat in beats)
+
+
 def test_A11_a_new_gateway_admits_nothing_until_all_can_know_it() -> None:
     made = Bench(limited(), book=empty(), boot="boot-1")
     made.feed(events.StoreChanged("first"))

@@ -31,11 +31,11 @@ LIMIT_TOKENS, LIMIT_REQUESTS = 900, 3
 LIMITS = (Charge("pool:race", "tokens", LIMIT_TOKENS), Charge("pool:race", "requests", LIMIT_REQUESTS))
 
 
-def raced(place: Path, url: str, rounds: int, meanwhile: Callable[[], None] = lambda: None) -> list[Asked]:
-    """What all processes asked and heard."""
+def raced(place: Path, rounds: int, *urls: str, meanwhile: Callable[[], None] = lambda: None) -> list[Asked]:
+    """What all processes asked and heard. The last of the ways to the store is everybody's who has none of their own."""
     files = [place / f"{number}.pickle" for number in range(RACERS)]
     children = [
-        subprocess.Popen([sys.executable, str(RACER), url, str(number), str(rounds), str(file)])
+        subprocess.Popen([sys.executable, str(RACER), urls[min(number, len(urls) - 1)], str(number), str(rounds), str(file)])
         for number, file in enumerate(files)
     ]
     try:
@@ -93,7 +93,7 @@ def held_for_certain(history: list[Asked]) -> tuple[int, int]:
 
 def test_A3_K30_processes_that_race_never_hold_more_than_the_limits_and_have_a_witness(tmp_path: Path) -> None:
     with servers.single() as store:
-        history = limited(store.url) + raced(tmp_path, store.url, ROUNDS)
+        history = limited(store.url) + raced(tmp_path, ROUNDS, store.url)
     tokens, requests = held_for_certain(history)
     assert tokens <= LIMIT_TOKENS and requests <= LIMIT_REQUESTS
     refused = [one for one in history if one.answers and one.answers[0].outcome == "refused"]
@@ -104,7 +104,8 @@ def test_A3_K30_processes_that_race_never_hold_more_than_the_limits_and_have_a_w
 def test_A3_with_answers_lost_on_the_way_there_is_still_a_witness_and_nothing_runs_twice(tmp_path: Path) -> None:
     with servers.single() as store, threaded("127.0.0.1", store.port, seed=5) as line:
         history = limited(store.url)
-        history += raced(tmp_path, f"valkey://127.0.0.1:{line.port}/0", 40, lambda: _now_and_then(line))
+        torn = f"valkey://127.0.0.1:{line.port}/0"
+        history += raced(tmp_path, 40, torn, store.url, meanwhile=lambda: _now_and_then(line))
     tokens, requests = held_for_certain(history)
     assert tokens <= LIMIT_TOKENS and requests <= LIMIT_REQUESTS
     lost = [one for one in history if not one.answers]
@@ -119,7 +120,7 @@ def _now_and_then(line: FaultProxy) -> None:
 
 def test_A3_a_store_that_charges_twice_would_be_found(tmp_path: Path) -> None:
     with servers.single() as store:
-        history = limited(store.url) + raced(tmp_path, store.url, 20)
+        history = limited(store.url) + raced(tmp_path, 20, store.url)
     refused = next(one for one in history if one.answers and one.answers[0].outcome == "refused")
     assert refused.answers is not None
     refused.answers[0].outcome, refused.answers[0].state = "granted", "RESERVED"

@@ -90,6 +90,9 @@ def test_I1_to_I36_hold_after_every_event_of_every_seed_and_nothing_is_held_at_t
         "outcome failed upstream_lost",
         "outcome failed upstream_timeout",
         "outcome failed deadline_exceeded",
+        "another store",
+        "reassert ok",
+        "reassert recorded",
     ],
 )
 def test_I43_the_campaign_meets_what_is_rare(what: str) -> None:

@@ -122,9 +122,9 @@ class Boot:
             self.put_limits()
         seen_sequence = self._seen_sequence(now_s - VOUCH_S)
         profiles = tuple(self._profiles(now_s)) if len(self.owners) > 1 else ()
-        unvouched, posting = self._unvouched(now_s), bool(self._desk.untold)
+        unvouched, posting = self._unvouched(now_s), self._desk.recovers and bool(self._desk.untold)
         self._desk.command(Heartbeat(self._desk.owner, self._beat, seen_sequence, unvouched, profiles, posting))
-        if posting:
+        if self._desk.untold:
             self._desk.tell(list(self.recovery.tell(self.wards, now_s)))
 
     def _profiles(self, now_s: float) -> Iterator[tuple[str, Profile]]:

@@ -66,12 +66,13 @@ class Recovery:
     def begin(self, owners: Iterable[Owner], wards: Iterable[str], unheard_s: float, now_s: float) -> None:
         """Another store answers. `owners`: the boots that lived in the last one; `wards`: orphans watched here.
 
-        `unheard_s`: how long ago that list had been asked for when the last store was lost.
+        `unheard_s`: how long ago that list had been asked for when the last store was lost. Whoever was still missing in that
+        one is missing in this one too.
         """
+        self._knows_all = (self.is_over or self._knows_all) and unheard_s < NEWCOMER_S
+        self._missing = (self._missing if self._desk.recovers else set()) | set(owners) - {self._desk.owner}
         self._desk.recovers = True
         self._changed_s, self._first_beat_s = now_s, INFINITE_S
-        self._knows_all = unheard_s < NEWCOMER_S
-        self._missing = set(owners) - {self._desk.owner}
         if self._desk.ended is None:
             self._desk.ended = deque(maxlen=ENDED_MAX)
         self.tell_all(wards)

@@ -13,7 +13,7 @@ from typing import Any, get_args
 
 import msgspec
 
-from headworks.core.commands import Answer, Command, Grow, Heartbeat, Reassert, Shortfall, plain_answer
+from headworks.core.commands import Answer, Command, Grow, Heartbeat, Reassert, Shortfall
 from headworks.core.types import Charge, Owner, RequestKey, Reservation, Usage
 
 _KINDS: tuple[type[Any], ...] = get_args(Command)
@@ -95,11 +95,11 @@ class Answers:
         execution: str = getattr(about, "execution", "")
         if len(told) == PLAIN:
             owner = about.owner  # type: ignore[union-attr]
-            return plain_answer(_VERBS[kind], execution, told[0], told[1], owner, sequence, None, "")
+            return Answer(_VERBS[kind], execution, told[0], 0, told[1], (), None, "", owner, sequence)
         if len(told) == RECORD:
             outcome, state, evidence, usage, name = told
             owner = self.owner(name)
-            return plain_answer(_VERBS[kind], execution, outcome, state, owner, sequence, _usage(usage), evidence)
+            return Answer(_VERBS[kind], execution, outcome, 0, state, (), _usage(usage), evidence, owner, sequence)
         step = command.step if kind is Grow else command.beat if kind is Heartbeat else 0  # type: ignore[union-attr]
         more = self._more(told[2]) if told[2] else {}
         more.setdefault("execution", execution)

@@ -69,7 +69,7 @@ class _Search:
 
     def __init__(self, heard: Sequence[Asked], unheard: Sequence[Asked]) -> None:
         self._heard = heard
-        self._unheard = unheard
+        self._unheard = sorted(unheard, key=lambda one: one.asked_s)
         self._tries = 0
         self._furthest = ""
 
@@ -113,12 +113,14 @@ class _Search:
         return None
 
     def _fitting(self, number: int, sequence: int, left: tuple[int, ...]) -> Iterator[int]:
-        """What may stand here: it fits, and had been asked before whatever stands behind it was answered."""
+        """What may stand here: it fits, and had been asked before whatever stands behind it was answered. Of equals one."""
         room = self._heard[number].first - sequence
         answered_s = min(one.heard_s for one in self._heard[number:] if one.heard_s is not None)
+        tried: list[Sequence[Command]] = []
         for index in left:
             one = self._unheard[index]
-            if len(one.commands) <= room and one.asked_s < answered_s:
+            if len(one.commands) <= room and one.asked_s < answered_s and one.commands not in tried:
+                tried.append(one.commands)
                 yield index
 
 
