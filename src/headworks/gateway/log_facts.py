@@ -24,7 +24,7 @@ import msgspec
 from headworks import __version__
 from headworks.core.events import Event, ReplicaDescribed, ReplicaSampled, SampleFailed
 from headworks.core.policy import Policy
-from headworks.core.types import Capacity, Charge, ReplicaSample, Request
+from headworks.core.types import Capacity, Charge, ReplicaSample
 
 if TYPE_CHECKING:
     from headworks.gateway.decisions import DecisionLog
@@ -66,26 +66,6 @@ class Draining(msgspec.Struct):
 
 
 Fact = Began | Policy | Capacity | ReplicaSample | Unseen | Used | Draining
-
-
-def asked(request: Request | None) -> Asked | None:
-    """What a client asked for, in numbers."""
-    if request is None:
-        return None
-    return (
-        request.prompt_bytes,
-        request.prompt_tokens,
-        request.output_tokens_max,
-        request.output_tokens_min,
-        request.samples,
-        request.stream,
-        request.assembles,
-        request.key_given,
-        request.retry_count,
-        request.start_by_s - request.arrived_s,
-        request.finish_by_s - request.arrived_s,
-        request.prompt_kind,
-    )
 
 
 class Facts:
