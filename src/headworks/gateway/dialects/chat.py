@@ -33,7 +33,7 @@ TOOL_BYTES = 64
 """What it adds to each tool: fields that were left out, as null."""
 
 
-ROUTE = Route("/v1/chat/completions", ChatFields)
+ROUTE: Route[ChatFields] = Route("/v1/chat/completions", ChatFields)
 
 
 def parse(body: bytes, limits: Limits) -> Parsed | Fault:
