@@ -30,7 +30,6 @@ COMPILED = (
     "engines/response.py",
     "gateway/accounts.py",
     "gateway/answers.py",
-    "gateway/assembly.py",
     "gateway/audience.py",
     "gateway/clock.py",
     "gateway/deadlines.py",
