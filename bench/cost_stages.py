@@ -25,10 +25,10 @@ from headworks.gateway.decisions import DecisionLog
 from headworks.gateway.dialects import chat
 from headworks.gateway.dialects.base import Limits, Parsed
 from headworks.gateway.event_rate import EventRate
+from headworks.gateway.every_answer import Ids
 from headworks.gateway.keys import Identity, Key, Keys
 from headworks.gateway.metrics import Registry
 from headworks.gateway.relay import Relay
-from headworks.gateway.reply import Ids
 from headworks.ledgers.memory import MemoryStore
 
 REPEATS, CALLS = 7, 3_000

@@ -22,7 +22,11 @@ FIRST = "from __future__ import annotations"
 NAMES = "; from typing import Final as _Final, TYPE_CHECKING as _CHECKED"
 OPENS = "if _CHECKED: from mypy_extensions import mypyc_attr"
 OPENED = "@mypyc_attr(allow_interpreted_subclasses=True)"
-DATACLASSES = {"@dataclass": "@dataclass(init=False)", "@dataclass(slots=True)": "@dataclass(slots=True, init=False)"}
+DATACLASSES = {
+    "@dataclass": "@dataclass(init=False)",
+    "@dataclass(slots=True)": "@dataclass(slots=True, init=False)",
+    "@dataclass(slots=True, eq=False)": "@dataclass(slots=True, eq=False, init=False)",
+}
 """As they are written here, and as they are compiled. Any other is left as it is."""
 CONSTANT = re.compile(r"_?[A-Z][A-Z0-9_]*")
 

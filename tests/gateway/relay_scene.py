@@ -9,8 +9,8 @@ from typing import Any
 from headworks.core.types import Usage
 from headworks.gateway.audience import Audience
 from headworks.gateway.event_rate import EventRate
+from headworks.gateway.every_answer import Headers, Ids, own_headers
 from headworks.gateway.relay import Relay
-from headworks.gateway.reply import Headers, Ids, own_headers
 
 SSE = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"x-request-id", b"theirs")]
 JSON = [(b"content-type", b"application/json")]

@@ -6,7 +6,7 @@ from relay_scene import IDS, JSON, SSE, FakeClient, FakeUpstream
 
 from headworks.gateway.answers import ENTRY_BYTES, Answers
 from headworks.gateway.audience import Audience
-from headworks.gateway.reply import Headers, own_headers
+from headworks.gateway.every_answer import Headers, own_headers
 
 
 class Kept:

@@ -15,8 +15,8 @@ from headworks.gateway.dialects import chat, completions
 from headworks.gateway.dialects.base import Limits, Parsed
 from headworks.gateway.endings import length_ending
 from headworks.gateway.event_rate import EventRate
+from headworks.gateway.every_answer import Ids, own_headers
 from headworks.gateway.relay import Relay
-from headworks.gateway.reply import Ids, own_headers
 
 
 def chunk(text: str = "x", index: int = 0, finish: str | None = None, **more: Any) -> bytes:

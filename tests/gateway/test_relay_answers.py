@@ -8,8 +8,8 @@ import pytest
 from relay_scene import DONE, IDS, JSON, WHOLE, FakeClient, Scene, token
 
 from headworks.core.types import Usage
+from headworks.gateway.every_answer import Ids, own_headers
 from headworks.gateway.relay import ANSWER_BYTES_MAX
-from headworks.gateway.reply import Ids, own_headers
 
 # whole answers
 

@@ -11,9 +11,9 @@ from relay_scene import DONE, ERROR, IDS, SSE, USAGE, WHOLE, FakeUpstream, Heard
 
 from headworks.gateway.audience import Audience
 from headworks.gateway.event_rate import EventRate
+from headworks.gateway.every_answer import own_headers
 from headworks.gateway.http import Exchange
 from headworks.gateway.relay import Relay
-from headworks.gateway.reply import own_headers
 
 
 class PlayedEngine:

@@ -9,20 +9,8 @@ import pytest
 
 from headworks.core.reasons import REASONS
 from headworks.core.types import Decision, Forecast, RequestKey, Usage, Verdict, Work
-from headworks.gateway.reply import (
-    Allowance,
-    Answer,
-    Ids,
-    denied,
-    duration,
-    error_event,
-    failure,
-    http_error,
-    kept_headers,
-    number,
-    own_headers,
-    refusal,
-)
+from headworks.gateway.every_answer import Allowance, Ids, duration, kept_headers, own_headers
+from headworks.gateway.reply import Answer, denied, error_event, failure, http_error, number, refusal
 
 IDS = Ids(b"req-1", b"key-1")
 WALL_S = 1_764_460_800.2

@@ -82,7 +82,7 @@ class Pool:
         patience_s = min(CONNECT_S_MAX, max(0.0, call.send_before_s - self.clock_s()))
         try:
             async with asyncio.timeout(patience_s):
-                await self.endpoint.connect(lambda: connection)
+                await self.endpoint.connect(lambda: cast(asyncio.Protocol, connection))
         except (OSError, TimeoutError):
             connection.discard()
             self.forget(connection)
@@ -184,8 +184,11 @@ class Call:
             self.connection.resume()
 
 
-class Connection(asyncio.Protocol):
-    """One connection. It belongs to at most one call, from the write to the end of the answer or of the connection."""
+class Connection:
+    """One connection. It belongs to at most one call, from the write to the end of the answer or of the connection.
+
+    An `asyncio.Protocol` in all but name: a class that has Python's for a base cannot be compiled (decision 24).
+    """
 
     __slots__ = (
         "_call",
@@ -222,6 +225,12 @@ class Connection(asyncio.Protocol):
         """The transport is open; nothing is written yet."""
         # uvloop's transports have no asyncio base class, only its methods.
         self.transport = cast(asyncio.Transport, transport)
+
+    def pause_writing(self) -> None:
+        """The engine reads a long request slowly: what is written waits in the transport, and there is nothing more to come."""
+
+    def resume_writing(self) -> None:
+        """It has read on."""
 
     def is_open(self) -> bool:
         """Whether a request may be written here."""

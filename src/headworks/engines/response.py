@@ -154,6 +154,7 @@ class AnswerReader:
         self.reusable = False
         """After a complete answer: another request may follow on this connection."""
         self._framing = _OVER
+        self._listener: Listener | None = None
 
     def begin(self, listener: Listener) -> None:
         """A request was sent; its answer comes next."""
@@ -168,7 +169,7 @@ class AnswerReader:
 
     def end(self) -> None:
         """Nobody listens any more: a connection that is idle holds nothing of the answer it brought."""
-        del self._listener
+        self._listener = None
 
     def feed(self, received: bytes) -> bool:
         """Take what was read; True when the answer is complete by its own framing."""
@@ -210,6 +211,7 @@ class AnswerReader:
                 raise BrokenAnswer(f"more than {INTERIM_ANSWERS_MAX} interim answers")
         status, headers, framing, length_bytes, self.reusable = head
         listener = self._listener
+        assert listener is not None, "what is read belongs to a request"
         listener.on_head(status, headers, framing == _CHUNKED)
         if framing == _COUNTED and len(rest) == length_bytes < BODY_LINE_BYTES_MAX:
             # Most whole answers come in one read.
@@ -312,6 +314,7 @@ class AnswerReader:
             self._line_bytes = len(payload) - newline - 1 if newline >= 0 else self._line_bytes + len(payload)
             if self._line_bytes > BODY_LINE_BYTES_MAX:
                 raise BrokenAnswer(f"a line over {BODY_LINE_BYTES_MAX} bytes in the body")
+        assert self._listener is not None, "what is read belongs to a request"
         return self._listener.on_body(raw, payload)
 
     def _complete(self, leftover: bytes) -> bool:

@@ -33,6 +33,7 @@ from headworks.gateway.answers import Answers
 from headworks.gateway.compute_watch import watches
 from headworks.gateway.counting import Counting
 from headworks.gateway.decisions import DecisionLog
+from headworks.gateway.every_answer import Headers
 from headworks.gateway.explanations import Explanations
 from headworks.gateway.http.limits import EdgeLimits
 from headworks.gateway.http.listen import listen_on_port
@@ -313,7 +314,7 @@ def _log_is_lost(said: str) -> None:
     log.error("the decision log cannot be written, and what it lacks is lost: %s", said)
 
 
-def _http_error(status: int, code: str, message: str) -> tuple[reply.Headers, bytes]:
+def _http_error(status: int, code: str, message: str) -> tuple[Headers, bytes]:
     return reply.http_error(status, code, message, clock.utc_s())
 
 

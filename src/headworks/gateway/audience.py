@@ -13,8 +13,9 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Protocol
 
+from headworks.gateway.every_answer import KEPT_FROM_ENGINE, Headers, Ids
 from headworks.gateway.http.answer import header_lines
-from headworks.gateway.reply import KEPT_FROM_ENGINE, Answer, Headers, Ids, error_event, failure
+from headworks.gateway.reply import Answer, error_event, failure
 
 EngineHeaders = Sequence[tuple[bytes, bytes]]
 

@@ -20,11 +20,12 @@ from typing import Any, NamedTuple
 import msgspec
 
 from headworks.core.effects import Outcome
-from headworks.core.types import Decision, Forecast, RequestKey, Usage, Work
+from headworks.core.types import Decision, Request, RequestKey
 from headworks.gateway import log_index
 from headworks.gateway.clock import UtcStamp
-from headworks.gateway.log_facts import Asked, Fact, asked
+from headworks.gateway.log_facts import Asked, Fact
 from headworks.gateway.log_files import Files, paths
+from headworks.gateway.log_records import DecisionRecord, Line, NameRecord, OutcomeRecord
 from headworks.gateway.verdicts import RowTexts
 
 FLUSH_S = 0.5
@@ -38,86 +39,11 @@ FOUND_MAX = 1_000
 """Records one look-up returns at most."""
 
 
-class DecisionRecord(msgspec.Struct, gc=False):
-    """A decision as it is logged: the fields of `Decision`, in its order, with verdicts that name theirs."""
-
-    id: str
-    key: RequestKey
-    outcome: str
-    reason: str
-    verdicts: msgspec.Raw
-    forecast: Forecast
-    work: Work
-    retry_after_s: float | None
-    position: int
-    degraded: str
-    decided_s: float
-    waited_s: float
-    gateway: str
-    policy_version: str
-    service_class: str
-    model: str
-    pool: str
-    at_arrival: bool
-
-
-class OutcomeRecord(msgspec.Struct, gc=False):
-    """The fields of `Outcome`, in its order: a struct is written in half the time of a dataclass."""
-
-    id: str
-    key: RequestKey
-    execution: str
-    outcome: str
-    reason: str
-    service_class: str
-    model: str
-    pool: str
-    client: str
-    retry: bool
-    arrived_s: float
-    admitted_s: float | None
-    sent_s: float | None
-    first_byte_s: float | None
-    ended_s: float
-    work: Work
-    usage: Usage | None
-    evidence: str
-    unconfirmed_s: float | None
-    in_slo: bool
-    predicted_ttft_s: float | None
-    grown_tokens: int
-    growths: int
-    growths_refused: int
-    retry_kind: str
-    predicted_total_s: float | None
-    replica: str
-    asked: Asked | None
-    marks: list[tuple[float, int]] | None
-    told_s: float | None
-
-
-class NameRecord(msgspec.Struct, gc=False):
-    """A client's own name for a request, its `X-Request-Id`: written only where it gave one."""
-
-    id: str
-    key: RequestKey
-    request_id: str
-
-
 class Noted(NamedTuple):
     """A fact on its way to being a line."""
 
     kind: str
     record: Fact
-
-
-class Line(msgspec.Struct, gc=False):
-    """One line of the log."""
-
-    kind: str
-    utc: str
-    monotonic_s: float
-    record: DecisionRecord | OutcomeRecord | NameRecord | Fact
 
 
 class DecisionLog:
@@ -303,9 +229,29 @@ def _logged_outcome(outcome: Outcome) -> OutcomeRecord:
         outcome.retry_kind,
         outcome.predicted_total_s,
         outcome.replica,
-        asked(outcome.request),
+        _asked(outcome.request),
         outcome.marks,
         outcome.told_s,
+    )
+
+
+def _asked(request: Request | None) -> Asked | None:
+    """What a client asked for, in numbers."""
+    if request is None:
+        return None
+    return (
+        request.prompt_bytes,
+        request.prompt_tokens,
+        request.output_tokens_max,
+        request.output_tokens_min,
+        request.samples,
+        request.stream,
+        request.assembles,
+        request.key_given,
+        request.retry_count,
+        request.start_by_s - request.arrived_s,
+        request.finish_by_s - request.arrived_s,
+        request.prompt_kind,
     )
 
 

@@ -12,11 +12,12 @@ is held until it is whole, so that whatever is written to a client ends on an ev
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
 
 from headworks.engines.base import Passage
+from headworks.gateway.engine_words import WireUsage, decode_piece
 
 TAIL_BYTES_MAX = 256
 EVENT_BYTES_MAX = 10 * 1024 * 1024
@@ -26,41 +27,6 @@ _LF, _CRLF = b"\n\n", b"\r\n\r\n"
 _FRAME_END = b"\n\n\r\n"
 _UNFINISHED = b'"finish_reason":null'
 ABORTED = "abort"
-
-_Count = Annotated[int, msgspec.Meta(ge=0, le=2**40)]
-"""More is no word on what was used; what passed is counted then, and nothing absurd gets into the ledger."""
-
-
-class PromptDetails(msgspec.Struct, gc=False):
-    """Where the engine says how much of the prompt it found in its cache."""
-
-    cached_tokens: _Count | None = None
-
-
-class WireUsage(msgspec.Struct, gc=False):
-    """An engine's word on what was used, of all choices together."""
-
-    prompt_tokens: _Count = 0
-    completion_tokens: _Count = 0
-    prompt_tokens_details: PromptDetails | None = None
-
-
-class Choice(msgspec.Struct, gc=False):
-    """All we need of a choice: which one it is, and whether it has ended."""
-
-    index: int = 0
-    finish_reason: str | None = None
-
-
-class Piece(msgspec.Struct, gc=False):
-    """An event of a stream, or a whole answer."""
-
-    choices: list[Choice] = []
-    usage: WireUsage | None = None
-    error: Any = None
-
-
-decode_piece = msgspec.json.Decoder(Piece).decode
 
 
 class EventStream:

@@ -14,11 +14,10 @@ from headworks.gateway.runner import Runner
 class Follow:
     """Tells the gate what the relay of one execution hears (`follower.Follower`, `runner.Attempt`)."""
 
-    __slots__ = ("_began", "_execution", "_feed", "_id", "_idle_s", "_outcome", "_runner", "relay")
+    __slots__ = ("_began", "_execution", "_id", "_idle_s", "_outcome", "_runner", "relay")
 
     def __init__(self, runner: Runner, execution: Execution, idle_s: float) -> None:
         self._runner = runner
-        self._feed = runner.feed
         self._execution = execution
         self._id = execution.id
         self._idle_s = idle_s
@@ -52,36 +51,36 @@ class Follow:
         """Tell when the engine has said nothing for longer than the class allows, while we were reading."""
         relay = self.relay
         if self._began and relay is not None and not relay.paused and now_s - relay.last_s > self._idle_s:
-            self._feed(events.EngineSilent(self._id, now_s - relay.last_s))
+            self._runner.feed(events.EngineSilent(self._id, now_s - relay.last_s))
 
     def first_byte(self) -> None:
         self._began = True
-        self._feed(events.FirstByte(self._id))
+        self._runner.feed(events.FirstByte(self._id))
 
     def progressed(self, output_tokens: int) -> None:
-        self._feed(events.Progressed(self._id, output_tokens))
+        self._runner.feed(events.Progressed(self._id, output_tokens))
 
     def slow(self, paused: bool) -> None:
-        self._feed(events.ClientSlow(self._id, paused))
+        self._runner.feed(events.ClientSlow(self._id, paused))
 
     def stopped(self, usage: Usage, failed: bool, at_once: bool = False) -> None:
         self._outcome = "failed" if failed else "completed"
-        self._feed(events.Stopped(self._id, usage, failed, at_once))
+        self._runner.feed(events.Stopped(self._id, usage, failed, at_once))
 
     def lost(self, cause: str) -> None:
         self._outcome = "lost"
-        self._feed(events.EngineLost(self._id, cause))
+        self._runner.feed(events.EngineLost(self._id, cause))
 
     def not_sent(self, reason: str) -> None:
         self._outcome = ""
-        self._feed(events.NotSent(self._id, reason))
+        self._runner.feed(events.NotSent(self._id, reason))
 
     def busy(self) -> None:
         self._outcome = "refused"
-        self._feed(events.NotSent(self._id, "busy"))
+        self._runner.feed(events.NotSent(self._id, "busy"))
 
     def closed(self) -> None:
-        self._feed(events.EngineClosed(self._id))
+        self._runner.feed(events.EngineClosed(self._id))
 
     def over(self) -> None:
         self.relay = None  # they point at each other: parted here, both are gone without the garbage collector

@@ -34,7 +34,7 @@ from headworks.core.events import (
     UsageRead,
 )
 from headworks.core.policy import Policy
-from headworks.core.types import Capacity, Charge, ReplicaSample, Request
+from headworks.core.types import Capacity, Charge, ReplicaSample
 
 if TYPE_CHECKING:
     from headworks.gateway.decisions import DecisionLog
@@ -84,26 +84,6 @@ class Late(msgspec.Struct):
 
 
 Fact = Began | Policy | Capacity | ReplicaSample | Unseen | Used | Draining | Late
-
-
-def asked(request: Request | None) -> Asked | None:
-    """What a client asked for, in numbers."""
-    if request is None:
-        return None
-    return (
-        request.prompt_bytes,
-        request.prompt_tokens,
-        request.output_tokens_max,
-        request.output_tokens_min,
-        request.samples,
-        request.stream,
-        request.assembles,
-        request.key_given,
-        request.retry_count,
-        request.start_by_s - request.arrived_s,
-        request.finish_by_s - request.arrived_s,
-        request.prompt_kind,
-    )
 
 
 class Facts:

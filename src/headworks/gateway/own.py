@@ -15,6 +15,7 @@ import msgspec
 
 from headworks.core.types import RequestKey
 from headworks.gateway import reply
+from headworks.gateway.every_answer import Ids
 from headworks.gateway.explanations import WAITING_MAX, Explanations, TooMany
 from headworks.gateway.http.exchange import Exchange
 
@@ -43,7 +44,7 @@ class Own:
         self.note = note
         self._wall_s = wall_s
 
-    async def serve(self, exchange: Exchange, tenant: str, ids: reply.Ids) -> None:
+    async def serve(self, exchange: Exchange, tenant: str, ids: Ids) -> None:
         """The whole answer."""
         if exchange.path == USAGE_PATH:
             self._respond(exchange, ids, self._usage(tenant))
@@ -62,5 +63,5 @@ class Own:
         else:
             exchange.respond(*reply.failure("not_found", ids, wall_s=self._wall_s(), subject=exchange.path[:256]))
 
-    def _respond(self, exchange: Exchange, ids: reply.Ids, found: dict[str, Any]) -> None:
+    def _respond(self, exchange: Exchange, ids: Ids, found: dict[str, Any]) -> None:
         exchange.respond(200, [reply.JSON, (b"X-Request-Id", ids.request_id)], msgspec.json.encode(found))

@@ -25,6 +25,7 @@ from headworks.gateway.deadlines import DEADLINE, READ_TIMEOUT, stamp
 from headworks.gateway.dialects import chat, completions
 from headworks.gateway.dialects.base import Fault, Limits, Parsed
 from headworks.gateway.event_rate import EventRate
+from headworks.gateway.every_answer import Allowance, Ids, own_lines
 from headworks.gateway.follow import Follow, SharedFollow
 from headworks.gateway.http.exchange import Exchange
 from headworks.gateway.keys import FAILURES_MAX, Denied, Identity, Keys
@@ -121,7 +122,7 @@ class Proxy:
         finally:
             call.leave()
 
-    async def _serve_plain(self, exchange: Exchange, identity: Identity, ids: reply.Ids) -> None:
+    async def _serve_plain(self, exchange: Exchange, identity: Identity, ids: Ids) -> None:
         """What asks for no work."""
         if exchange.path == MODELS_PATH:
             exchange.respond(200, [reply.JSON, (b"X-Request-Id", ids.request_id)], self._models.listing(identity))
@@ -146,7 +147,7 @@ class Proxy:
         exchange: Exchange,
         body: bytes,
         own_id: str,
-        ids: reply.Ids,
+        ids: Ids,
         identity: Identity,
         service_class: ClassPolicy,
     ) -> ProxyCall | None:
@@ -200,14 +201,14 @@ class Proxy:
 
     # answers of our own
 
-    def _fault(self, exchange: Exchange, fault: Fault, ids: reply.Ids) -> None:
+    def _fault(self, exchange: Exchange, fault: Fault, ids: Ids) -> None:
         self._fail(exchange, fault.reason, ids, subject=fault.subject, param=fault.param)
 
     def _fail(
         self,
         exchange: Exchange,
         code: str,
-        ids: reply.Ids,
+        ids: Ids,
         *,
         subject: str = "",
         param: str | None = None,
@@ -221,7 +222,7 @@ class Proxy:
         answer = reply.refusal(decision, call.ids, wall_s=self._wall_s(), allowance=allowance, usage=usage)
         call.exchange.respond(*answer)
 
-    def allowance(self, tenant: str, client: str) -> reply.Allowance | None:
+    def allowance(self, tenant: str, client: str) -> Allowance | None:
         """The limits of tenant and client, and what is left of them now (K24)."""
         policy = self._policy.tenants.get(tenant)
         if policy is None:
@@ -230,7 +231,7 @@ class Proxy:
         if not holds and policy.rate is None and policy.client_rate is None:
             return None
         requests, tokens = self._runner.gate.left(tenant, client, self._clock_s())
-        return reply.Allowance(*(requests or NO_LIMIT), *(tokens or NO_LIMIT))
+        return Allowance(*(requests or NO_LIMIT), *(tokens or NO_LIMIT))
 
     # an execution
 
@@ -277,7 +278,7 @@ class Proxy:
 
     def seat(self, call: ProxyCall, audience: Audience, decision: Decision) -> bool:
         """Let a call's client have this answer. False: what there was of it is not kept."""
-        lines = reply.own_lines(call.ids, decision.waited_s, self.allowance(call.request.key.tenant, call.request.client))
+        lines = own_lines(call.ids, decision.waited_s, self.allowance(call.request.key.tenant, call.request.client))
         if not audience.join(call.exchange, call.ids, lines, call.ended):
             return False
         call.audience = audience
@@ -301,7 +302,7 @@ class ProxyCall:
         exchange: Exchange,
         request: Request,
         parsed: Parsed,
-        ids: reply.Ids,
+        ids: Ids,
         idle_s: float,
     ) -> None:
         self._proxy = proxy
@@ -312,6 +313,7 @@ class ProxyCall:
         self.ids = ids
         self.idle_s = idle_s
         self.over = False
+        self._asyncio_future_blocking = False
         self._waiter: Callable[[ProxyCall], object] | None = None
         """Whoever waits for the end."""
         self._fault: BaseException | None = None
@@ -373,11 +375,11 @@ class ProxyCall:
             self._runner.feed(events.ClientGone(self.request.id))
 
 
-def _ids(headers: Mapping[bytes, bytes], own_id: str) -> reply.Ids:
+def _ids(headers: Mapping[bytes, bytes], own_id: str) -> Ids:
     """The client's own names where they are fit to be repeated, else ours."""
     own = own_id.encode()
     request_id, key = headers.get(REQUEST_ID), headers.get(b"idempotency-key")
-    return reply.Ids(
+    return Ids(
         own if request_id is None or ID.fullmatch(request_id) is None else request_id,
         own if key is None or ID.fullmatch(key) is None else key,
     )

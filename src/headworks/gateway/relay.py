@@ -19,8 +19,9 @@ from headworks.core.types import Usage
 from headworks.engines.base import Passage, Upstream
 from headworks.gateway.audience import EngineHeaders
 from headworks.gateway.endings import length_ending
+from headworks.gateway.engine_words import Piece, WireUsage, decode_piece
 from headworks.gateway.event_rate import EventRate
-from headworks.gateway.event_stream import ABORTED, EventStream, Piece, WireUsage, decode_piece, error_status
+from headworks.gateway.event_stream import ABORTED, EventStream, error_status
 from headworks.gateway.follower import Follower
 from headworks.gateway.outlet import ANSWER_BYTES_MAX, Outlet
 

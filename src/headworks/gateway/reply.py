@@ -1,4 +1,4 @@
-"""What we say ourselves: refusals, failures, and the headers every answer carries (E4, design section 9).
+"""What we say ourselves: refusals and failures (E4, design section 9). The headers every answer carries: `every_answer.py`.
 
 Everything about a reason comes from its row in `core/reasons.py`: status, type, whether and when a retry helps, and the
 sentence, filled with the numbers of the verdict that decided. A refusal is a ticket: `retry-after-ms` is the return slot
@@ -10,16 +10,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import msgspec
 
 from headworks.core.reasons import REASONS, Reason
 from headworks.core.types import Decision, Forecast, Usage, Verdict
+from headworks.gateway.every_answer import Allowance, Headers, Ids, own_headers
 from headworks.gateway.verdicts import ShownVerdict, shown
-
-Headers = list[tuple[bytes, bytes]]
 
 HORIZON_S = 60
 """Longer waits are not waited for: OpenAI's SDK ignores a hint above it and backs off by its own half second."""
@@ -28,9 +26,6 @@ RETRY_S_DEFAULT = 1.0
 OVERLOAD_STATUSES = frozenset({429, 503})
 DECIDED_BY = {"queue_delay_and_kv_saturation": "queue_delay_exceeded"}
 """Codes that stand for two failed checks, and the one whose numbers the sentence gives."""
-KEPT_FROM_ENGINE = frozenset({b"content-type", b"cache-control", b"openai-processing-ms", b"openai-version"})
-"""All that passes of an engine's head. Everything else there is about its own connection, or would contradict us."""
-
 JSON = (b"Content-Type", b"application/json")
 _NO_RETRY = (b"x-should-retry", b"false")
 
@@ -41,25 +36,6 @@ class Answer(NamedTuple):
     status: int
     headers: Headers
     body: bytes
-
-
-class Ids(NamedTuple):
-    """The names under which a client finds its request again. Both are checked before they come here."""
-
-    request_id: bytes
-    idempotency_key: bytes
-
-
-@dataclass(slots=True)
-class Allowance:
-    """What a tenant may use and has left, for OpenAI's `x-ratelimit-*`. None: no such limit, so no such header."""
-
-    requests_limit: int | None = None
-    requests_remaining: int = 0
-    requests_reset_s: float = 0.0
-    tokens_limit: int | None = None
-    tokens_remaining: int = 0
-    tokens_reset_s: float = 0.0
 
 
 class _Error(msgspec.Struct):
@@ -144,71 +120,6 @@ def http_error(status: int, code: str, message: str, wall_s: float) -> tuple[Hea
         return headers, _encode({"error": _Error(message, "server_error", None, code)})
     _advise(headers, reason, None, wall_s)
     return headers, _encode({"error": _Error(message, reason.error_type, None, code)})
-
-
-def own_headers(ids: Ids, waited_s: float, allowance: Allowance | None = None, degraded: str = "") -> Headers:
-    """What every answer carries, streams included."""
-    headers: Headers = []
-    for line in own_lines(ids, waited_s, allowance).split(b"\r\n")[:-1]:
-        name, _, value = line.partition(b": ")
-        headers.append((name, value))
-    if degraded:
-        headers.append((b"Headworks-Degraded", degraded.encode("latin-1", "replace")))
-    return headers
-
-
-def own_lines(ids: Ids, waited_s: float, allowance: Allowance | None = None) -> bytes:
-    """The same as whole lines, as they are sent. The ids were checked, and everything else in them is ours."""
-    wait = b"0.000" if 0.0 <= waited_s < 0.0005 else b"%.3f" % waited_s
-    lines = _EVERY_ANSWER % (ids.request_id, ids.idempotency_key, wait)
-    if allowance is None:
-        return lines
-    if allowance.requests_limit is not None:
-        lines += _REQUESTS_LEFT % (
-            allowance.requests_limit,
-            allowance.requests_remaining,
-            b"0ms" if allowance.requests_reset_s == 0.0 else duration(allowance.requests_reset_s).encode(),
-        )
-    if allowance.tokens_limit is not None:
-        lines += _TOKENS_LEFT % (
-            allowance.tokens_limit,
-            allowance.tokens_remaining,
-            b"0ms" if allowance.tokens_reset_s == 0.0 else duration(allowance.tokens_reset_s).encode(),
-        )
-    return lines
-
-
-def _lines(*headers: tuple[bytes, bytes]) -> bytes:
-    """What gives their lines when the values are put in."""
-    return b"".join([b"%b: %b\r\n" % header for header in headers])
-
-
-_EVERY_ANSWER = _lines((b"X-Request-Id", b"%b"), (b"Idempotency-Key", b"%b"), (b"Queue-Wait", b"%b"))
-_REQUESTS_LEFT = _lines(
-    (b"x-ratelimit-limit-requests", b"%d"),
-    (b"x-ratelimit-remaining-requests", b"%d"),
-    (b"x-ratelimit-reset-requests", b"%b"),
-)
-_TOKENS_LEFT = _lines(
-    (b"x-ratelimit-limit-tokens", b"%d"), (b"x-ratelimit-remaining-tokens", b"%d"), (b"x-ratelimit-reset-tokens", b"%b")
-)
-
-
-def kept_headers(engine_headers: Sequence[tuple[bytes, bytes]]) -> Headers:
-    """What of an engine's head a client gets to see."""
-    return [pair for pair in engine_headers if pair[0] in KEPT_FROM_ENGINE]
-
-
-def duration(seconds: float) -> str:
-    """`12ms`, `1.5s`, `6m0s`: the form OpenAI uses and Go clients parse."""
-    if seconds < 1.0:
-        return f"{max(0, math.ceil(seconds * 1000))}ms"
-    whole = round(seconds, 1)
-    if whole < 60:
-        return f"{whole:g}s"
-    minutes, rest = divmod(math.ceil(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}h{minutes}m{rest}s" if hours else f"{minutes}m{rest}s"
 
 
 def _answer(

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 from headworks.core import effects, events
 from headworks.core.commands import Answer, Command, Shortfall
-from headworks.core.effects import Ask, Record
+from headworks.core.effects import Ask, Record, Run
 from headworks.core.gate import Gate
 from headworks.core.instants import INSTANTS_PER_S
 from headworks.core.seams import LedgerStore
@@ -143,7 +143,6 @@ class Runner:
         self._timer: asyncio.TimerHandle | None = None
         self._silence: asyncio.TimerHandle | None = None
         self._perform: dict[type[Any], Callable[[Any], None]] = {  # beside those of every request, which `_do` knows
-            effects.Run: self._run,
             effects.Abort: self._abort,
             effects.Watch: self._watch,
             effects.Reply: self._reply,
@@ -220,6 +219,8 @@ class Runner:
                     self._asked += effect.commands
                 elif type(effect) is Record:
                     self._recorder.record(effect.record)
+                elif type(effect) is Run:
+                    self._run(effect)
                 else:
                     self._perform[type(effect)](effect)
             except Exception as fault:

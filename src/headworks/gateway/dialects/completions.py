@@ -39,7 +39,7 @@ class CompletionFields(SharedFields, forbid_unknown_fields=True, kw_only=True, g
     add_special_tokens: bool | None = None
 
 
-ROUTE = Route("/v1/completions", CompletionFields)
+ROUTE: Route[CompletionFields] = Route("/v1/completions", CompletionFields)
 
 
 def parse(body: bytes, limits: Limits) -> Parsed | Fault:

@@ -41,8 +41,8 @@ _MISSES_MAX = 8
 
 
 @dataclass(slots=True, eq=False)
-class Connection(asyncio.Protocol):
-    """What the event loop calls when a client's socket has news, and what an exchange asks of it."""
+class Connection:
+    """What the event loop calls when a client's socket has news (`asyncio.Protocol`), and what an exchange asks of it."""
 
     server: Server
     peer: str

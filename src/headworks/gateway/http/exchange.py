@@ -95,11 +95,6 @@ class Exchange:
         except (Exception, asyncio.CancelledError) as error:
             self._connection.server.handler_ended(self, error)
 
-    @property
-    def task(self) -> Exchange | None:
-        """What runs here and can be cancelled; None once that has ended."""
-        return None if self.coroutine is None else self
-
     def cancel(self) -> None:
         """What its handler awaits is cancelled, and so the handler hears of it."""
         if self._awaited is None:

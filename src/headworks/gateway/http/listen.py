@@ -15,6 +15,7 @@ import stat
 import struct
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 ACCEPTED_PER_TURN_MAX = 64
 _PROBES = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
@@ -25,7 +26,7 @@ PAUSE_S = 0.1
 class Listener:
     """Accepts from one socket. `connection` makes a protocol for a peer: its address, or `unix`."""
 
-    def __init__(self, listening: socket.socket, backlog: int, connection: Callable[[str], asyncio.Protocol]) -> None:
+    def __init__(self, listening: socket.socket, backlog: int, connection: Callable[[str], Any]) -> None:
         self._listening = listening
         self._connection = connection
         self._loop = asyncio.get_running_loop()

@@ -1,0 +1,100 @@
+"""The headers that every answer carries: the names of the request, its wait, and what its tenant may use and has left.
+
+Here and in no other place an answer's own lines are written; an ordinary answer takes nothing else of this gateway with it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+Headers = list[tuple[bytes, bytes]]
+
+KEPT_FROM_ENGINE = frozenset({b"content-type", b"cache-control", b"openai-processing-ms", b"openai-version"})
+"""All that passes of an engine's head. Everything else there is about its own connection, or would contradict us."""
+
+
+class Ids(NamedTuple):
+    """The names under which a client finds its request again. Both are checked before they come here."""
+
+    request_id: bytes
+    idempotency_key: bytes
+
+
+@dataclass(slots=True)
+class Allowance:
+    """What a tenant may use and has left, for OpenAI's `x-ratelimit-*`. None: no such limit, so no such header."""
+
+    requests_limit: int | None = None
+    requests_remaining: int = 0
+    requests_reset_s: float = 0.0
+    tokens_limit: int | None = None
+    tokens_remaining: int = 0
+    tokens_reset_s: float = 0.0
+
+
+def own_headers(ids: Ids, waited_s: float, allowance: Allowance | None = None, degraded: str = "") -> Headers:
+    """What every answer carries, streams included."""
+    headers: Headers = []
+    for line in own_lines(ids, waited_s, allowance).split(b"\r\n")[:-1]:
+        name, _, value = line.partition(b": ")
+        headers.append((name, value))
+    if degraded:
+        headers.append((b"Headworks-Degraded", degraded.encode("latin-1", "replace")))
+    return headers
+
+
+def own_lines(ids: Ids, waited_s: float, allowance: Allowance | None = None) -> bytes:
+    """The same as whole lines, as they are sent. The ids were checked, and everything else in them is ours."""
+    wait = b"0.000" if 0.0 <= waited_s < 0.0005 else b"%.3f" % waited_s
+    lines = _EVERY_ANSWER % (ids.request_id, ids.idempotency_key, wait)
+    if allowance is None:
+        return lines
+    if allowance.requests_limit is not None:
+        lines += _REQUESTS_LEFT % (
+            allowance.requests_limit,
+            allowance.requests_remaining,
+            b"0ms" if allowance.requests_reset_s == 0.0 else duration(allowance.requests_reset_s).encode(),
+        )
+    if allowance.tokens_limit is not None:
+        lines += _TOKENS_LEFT % (
+            allowance.tokens_limit,
+            allowance.tokens_remaining,
+            b"0ms" if allowance.tokens_reset_s == 0.0 else duration(allowance.tokens_reset_s).encode(),
+        )
+    return lines
+
+
+def _lines(*headers: tuple[bytes, bytes]) -> bytes:
+    """What gives their lines when the values are put in."""
+    return b"".join([b"%b: %b\r\n" % header for header in headers])
+
+
+_EVERY_ANSWER = _lines((b"X-Request-Id", b"%b"), (b"Idempotency-Key", b"%b"), (b"Queue-Wait", b"%b"))
+_REQUESTS_LEFT = _lines(
+    (b"x-ratelimit-limit-requests", b"%d"),
+    (b"x-ratelimit-remaining-requests", b"%d"),
+    (b"x-ratelimit-reset-requests", b"%b"),
+)
+_TOKENS_LEFT = _lines(
+    (b"x-ratelimit-limit-tokens", b"%d"), (b"x-ratelimit-remaining-tokens", b"%d"), (b"x-ratelimit-reset-tokens", b"%b")
+)
+
+
+def kept_headers(engine_headers: Sequence[tuple[bytes, bytes]]) -> Headers:
+    """What of an engine's head a client gets to see."""
+    return [pair for pair in engine_headers if pair[0] in KEPT_FROM_ENGINE]
+
+
+def duration(seconds: float) -> str:
+    """`12ms`, `1.5s`, `6m0s`: the form OpenAI uses and Go clients parse."""
+    if seconds < 1.0:
+        return f"{max(0, math.ceil(seconds * 1000))}ms"
+    whole = round(seconds, 1)
+    if whole < 60:
+        return f"{whole:g}s"
+    minutes, rest = divmod(math.ceil(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}h{minutes}m{rest}s" if hours else f"{minutes}m{rest}s"
