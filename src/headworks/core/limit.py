@@ -165,7 +165,7 @@ class RunningLimit:
             self._set()
 
     def _up(self, running: int) -> None:
-        if running >= self.value and self._by_first_tokens <= self._by_pace:
+        if (self.reached or running >= self.value) and self._by_first_tokens <= self._by_pace:
             self._by_first_tokens += 1.0 if self._untroubled else 1.0 / self._by_first_tokens
             self._set()
 
