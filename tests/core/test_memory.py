@@ -200,7 +200,7 @@ def test_D4_what_is_being_stopped_still_holds_what_it_has_and_writes_no_more() -
     memory = replica(one).memory
     before, _ = groups_of(memory.profile(one.now_s))
     one.feed(events.ClientGone(lives[first].request.id))
-    stopped, goes_on = groups_of(memory.profile(one.now_s))
+    stopped, _ = groups_of(memory.profile(one.now_s))
     assert before[0] > 64 and stopped[:2] == (64, 1), "the lowest bucket there is"
 
 
