@@ -52,7 +52,7 @@ from typing import Any
 from goodput_figures import Window, figures, over_seeds
 from goodput_page import missed, page, picture
 from goodput_saturation import Saturation, measured
-from goodput_world import PROMISES, Ground, Variation, ground, lengths_s, setup, traffic
+from goodput_world import MEASURED_S_MIN, MEASURED_S_QUICK, PROMISES, Ground, Variation, ground, setup, traffic
 from headworks.sim.baseline_published import RULES
 from headworks.sim.simulation import Simulation
 
@@ -103,6 +103,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
+    options.seconds = MEASURED_S_QUICK if options.quick else MEASURED_S_MIN
     if options.quick:
         options.seeds, options.k, options.refusals = 1, "3", min(options.refusals, REFUSALS_QUICK)
         options.requests = min(options.requests, REQUESTS_QUICK)
@@ -123,7 +124,7 @@ def measure(options: argparse.Namespace, run: Run) -> dict[str, Any]:
     report: dict[str, Any] = {"engine": options.engine, "seeds": options.seeds, "requests": options.requests}
     report |= {"saturation": {}, "traces": {}, "variations": {}}
     for name in options.traces:
-        plain = ground(name, options.engine, Variation())
+        plain = ground(name, options.engine, Variation(), options.seconds)
         found = measured(plain, list(range(1, options.seeds + 1)), options.requests)
         tune(options, plain, found)
         say(f"{name}: saturation {found.rate_per_s:.2f} requests/s, {found.places} places")
@@ -131,7 +132,7 @@ def measure(options: argparse.Namespace, run: Run) -> dict[str, Any]:
         report["saturation"][name] = found.shown(over_seeds(peaks))
         report["traces"][name] = compared(options, plain, found, peaks, run, options.policies)
         for variation in STRESSES if options.stress else ():
-            stressed = ground(name, options.engine, variation)
+            stressed = ground(name, options.engine, variation, options.seconds)
             chosen = [one for one in options.policies if one in STRESS_POLICIES]
             told = report["variations"].setdefault(variation.name, {})
             told[name] = compared(options, stressed, found, peaks, run, chosen)
@@ -184,7 +185,7 @@ def one_run(task: Task) -> dict[str, Any]:
     """One policy, one multiple, one seed."""
     place, found, name, k, seed, requests, refusals_max = task
     started_s = time.perf_counter()
-    warm_s, measured_s = lengths_s(found.rate_per_s, requests)
+    warm_s, measured_s = place.lengths_s(found.rate_per_s, requests)
     offered = traffic(place, k * found.rate_per_s, warm_s + measured_s, seed)
     made, engine = setup(place, offered, name, found.tuning(), warm_s + measured_s, seed)
     simulation = Simulation(made)

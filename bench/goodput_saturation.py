@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from statistics import mean
 from typing import Any
 
-from goodput_world import Ground, lengths_s, policy, traffic
+from goodput_world import Ground, policy, traffic
 from headworks.core.policy import ClassPolicy
 from headworks.sim.baselines import Tuning
 from headworks.sim.batching import ContinuousBatching
@@ -104,7 +104,7 @@ class Alone:
 
 def alone(place: Ground, rate_per_s: float, seed: int, requests: int, late_ratio_max: float = 1.0) -> Alone:
     """Everything is sent as it comes, and nobody leaves. It takes as long as any other run: a queue that grows slowly shows."""
-    warm_s, measured_s = lengths_s(rate_per_s, requests)
+    warm_s, measured_s = place.lengths_s(rate_per_s, requests)
     seconds = warm_s + measured_s
     offered = traffic(place, rate_per_s, seconds, seed)
     classes = policy(place, offered.sources).classes

@@ -33,7 +33,9 @@ BYTES_PER_TOKEN = (3.0, 5.0)
 PATIENCE_PROMISES = 2.0
 RETRIES_MAX = 2
 LEAVE_RATIO = 0.02
-MEASURED_S_MIN = 30.0
+MEASURED_S_MIN, MEASURED_S_QUICK = 200.0, 30.0
+"""A run counts at least so long. What is begun and not ended in it counts for nobody, and answers take up to 100 s beside many
+others: a shorter run favours whoever lets few run at once (decision 27)."""
 WARM_RATIO = 0.4
 STRETCHES = (0.4, 0.7)
 """Where in a run the stretches begin whose refusals are tried again, as a part of it."""
@@ -83,11 +85,17 @@ class Ground:
     promise: Promise
     settings: BatchingSettings
     variation: Variation
+    measured_s_min: float = MEASURED_S_MIN
+
+    def lengths_s(self, saturation_per_s: float, requests: int) -> tuple[float, float]:
+        """How long a run warms up, and how long it counts: so many requests come in that at saturation."""
+        measured_s = max(self.measured_s_min, requests / saturation_per_s)
+        return WARM_RATIO * measured_s, measured_s
 
 
-def ground(name: str, preset: str, variation: Variation) -> Ground:
+def ground(name: str, preset: str, variation: Variation, measured_s_min: float = MEASURED_S_MIN) -> Ground:
     trace = traces.read(name)
-    return Ground(trace, PROMISES[name], _settings(preset, trace, variation), variation)
+    return Ground(trace, PROMISES[name], _settings(preset, trace, variation), variation, measured_s_min)
 
 
 def _settings(preset: str, trace: traces.Trace, variation: Variation) -> BatchingSettings:
@@ -99,12 +107,6 @@ def _settings(preset: str, trace: traces.Trace, variation: Variation) -> Batchin
     names = ("base_s", "prefill_token_s", "attention_s", "sequence_s", "kv_token_s")
     cost = dataclasses.replace(cost, **{name: getattr(cost, name) * ratio for name, ratio in zip(names, ratios, strict=True)})
     return dataclasses.replace(settings, cost=cost, block_tokens=block_tokens, kv_blocks=kv_blocks, report_tokens=REPORT_TOKENS)
-
-
-def lengths_s(saturation_per_s: float, requests: int) -> tuple[float, float]:
-    """How long a run warms up, and how long it counts: so many requests come in that at saturation."""
-    measured_s = max(MEASURED_S_MIN, requests / saturation_per_s)
-    return WARM_RATIO * measured_s, measured_s
 
 
 @dataclass(slots=True)

@@ -198,12 +198,10 @@ def test_D4_what_is_being_stopped_still_holds_what_it_has_and_writes_no_more() -
     one.feed(events.Progressed(first, 1_000))
     lives = dict(one.gate._desk.runs)
     memory = replica(one).memory
-    memory._look(one.now_s)
-    before = dict(zip(lives, memory._groups, strict=True))[first]
+    before, _ = groups_of(memory.profile(one.now_s))
     one.feed(events.ClientGone(lives[first].request.id))
-    memory._look(one.now_s)
-    after = dict(zip(lives, memory._groups, strict=True))[first]
-    assert before[0] > 0 and after == (0, before[1], before[2])
+    stopped, _ = groups_of(memory.profile(one.now_s))
+    assert before[0] > 64 and stopped[:2] == (64, 1), "the lowest bucket there is"
 
 
 # what others have there

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from headworks.core.lengths import KEPT, KNOWN, Lengths, TenantLengths, _bucket, _edge
+from headworks.core.lengths import KEPT, KNOWN, Lengths, TenantLengths, _edge, bucket_of
 from headworks.core.peak import BUCKETS, Group, added, groups_of, peak_tokens, profile_of
 
 
@@ -75,7 +75,7 @@ def test_D4_others_are_counted_from_profiles_and_never_too_little() -> None:
         assert peak_tokens(guessed) >= peak_tokens(known), f"seed {seed}"
 
 
-def test_D4_a_bucket_reaches_from_above_one_power_of_two_to_the_next() -> None:
+def test_D4_abucket_of_reaches_from_above_one_power_of_two_to_the_next() -> None:
     profile = profile_of([(0, 1, 5), (64, 1, 7), (65, 2, 20), (128, 1, 1), (100_000, 1, 3), (500_000, 1, 4)])
     assert groups_of(profile) == [(64, 2, 12), (128, 3, 21), (131_072, 2, 7)]
     assert groups_of(()) == []
@@ -84,12 +84,12 @@ def test_D4_a_bucket_reaches_from_above_one_power_of_two_to_the_next() -> None:
 # how long answers are
 
 
-def test_D4_a_length_lies_in_its_bucket_and_a_bucket_is_a_quarter_of_an_octave() -> None:
+def test_D4_a_length_lies_in_itsbucket_of_and_abucket_of_is_a_quarter_of_an_octave() -> None:
     for tokens in (*range(5_000), 100_000, 262_143):
-        bucket = _bucket(tokens)
+        bucket = bucket_of(tokens)
         assert _edge(bucket) <= tokens < _edge(bucket + 1)
         assert tokens < 16 or _edge(bucket + 1) <= 1.25 * _edge(bucket)
-    assert _bucket(1 << 40) == _bucket(1 << 30), "the last one takes whatever is longer"
+    assert bucket_of(1 << 40) == bucket_of(1 << 30), "the last one takes whatever is longer"
 
 
 def test_D4_what_is_expected_more_is_the_mean_of_those_that_became_longer() -> None:

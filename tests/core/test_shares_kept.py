@@ -243,3 +243,29 @@ def test_D2_the_prompt_of_an_answer_in_one_piece_is_taken_as_read_when_it_is_sen
     assert pool.reading_tokens == 999
     counter.arrive("bulk", "batchco", tokens=1_000, stream=False)
     assert pool.reading_tokens == 999
+
+
+# a limit that is found (B8), a part of which is kept
+
+
+def test_B8_whoever_waits_for_what_is_kept_for_others_has_reached_the_limit() -> None:
+    """Bulk never gets to the last places, so by them alone the limit would stay for ever what it was at the first of it."""
+    counter = Counter(shared(PROMISED, BULK, active_requests_max=None))
+    counter.arrive("interactive", "acme")
+    counter.served(1)
+    counter.arrive("bulk", "batchco", 60)
+    counter.served(30)
+    limit = counter.bench.gate._desk.pools["p"].single.limit
+    assert limit.value >= 24, "8, and one more for nearly each that began in time"
+    assert len(counter.running) < limit.value, "and still a part is kept"
+
+
+def test_B8_a_limit_of_which_less_than_half_is_taken_has_shown_nothing() -> None:
+    counter = Counter(shared(PROMISED, BULK, active_requests_max=None))
+    pool = counter.bench.gate._desk.pools["p"]
+    counter.arrive("bulk", "batchco", 3)
+    pool.wants_places()
+    assert not pool.single.limit.reached
+    counter.arrive("bulk", "batchco", 1)
+    pool.wants_places()
+    assert pool.single.limit.reached

@@ -6,12 +6,19 @@ answer that has `made` tokens is the mean of those that became longer, less `mad
 
     more(made) = E[length | length > made] − made
 
+And of those that became longer, some are about to end and some are not. The share of them that go on beyond `more` tokens is
+
+    goes_on(made, more) = P[length > made + more | length > made]
+
 Lengths are counted in buckets a quarter of an octave wide, which is as exact as such a forecast can be, so that a question
-costs nothing but a look-up. All counts are halved when `KEPT` have come, so old ones fade. An answer longer than any that
+costs little more than a look-up. All counts are halved when `KEPT` have come, so old ones fade. An answer longer than any that
 was seen is expected to become twice as long: that is what long tails do.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
 
 PARTS = 4
 """Buckets to an octave."""
@@ -25,7 +32,7 @@ KNOWN = 20
 class Lengths:
     """Of one tenant in one pool; of all its tenants together as long as too few of its own are known."""
 
-    __slots__ = ("_all", "_counts", "_means", "_total")
+    __slots__ = ("_all", "_counts", "_means", "_tails", "_total")
 
     def __init__(self, all_tenants: Lengths | None = None) -> None:
         self._all = all_tenants
@@ -33,15 +40,17 @@ class Lengths:
         self._total = 0.0
         self._means: list[float] | None = None
         """By bucket: the mean length of those above its middle; 0.0 where there were none. None: to be made anew."""
+        self._tails: list[float] = []
+        """By bucket: how many were in it or above; empty when it has to be made anew."""
 
     def add(self, tokens: int) -> None:
         """An answer has come to so many tokens."""
         if self._total >= KEPT:
             self._counts = [count / 2 for count in self._counts]
             self._total /= 2
-        self._counts[_bucket(tokens)] += 1.0
+        self._counts[bucket_of(tokens)] += 1.0
         self._total += 1.0
-        self._means = None
+        self._means, self._tails = None, []
         if self._all is not None:
             self._all.add(tokens)
 
@@ -49,8 +58,25 @@ class Lengths:
         """What is to be expected beyond `made_tokens`; None while too few have ended."""
         if self._total < KNOWN:
             return None if self._all is None else self._all.more_tokens(made_tokens)
-        mean_tokens = (self._means or self._learnt())[_bucket(made_tokens)]
+        mean_tokens = (self._means or self._learnt())[bucket_of(made_tokens)]
         return max(1, (int(mean_tokens) if mean_tokens else 2 * made_tokens) - made_tokens)
+
+    def goes_on(self, made_tokens: int, ahead_tokens: Sequence[int]) -> list[float] | None:
+        """Of those that became longer than `made_tokens`, the shares that became longer by each of these; None as above."""
+        if self._total < KNOWN:
+            return None if self._all is None else self._all.goes_on(made_tokens, ahead_tokens)
+        longer = self._longer(made_tokens)
+        if not longer:
+            return [1.0 if more < made_tokens else 0.0 for more in ahead_tokens]
+        return [self._longer(made_tokens + more) / longer for more in ahead_tokens]
+
+    def _longer(self, tokens: int) -> float:
+        """How many became longer, those of one bucket taken as spread over it evenly."""
+        if not self._tails:
+            self._tails = list(accumulate(reversed(self._counts), initial=0.0))[::-1]
+        bucket = bucket_of(tokens)
+        low, high, above = _edge(bucket), _edge(bucket + 1), self._tails[bucket + 1]
+        return above + (self._tails[bucket] - above) * max(0, high - 1 - tokens) / (high - low)
 
     def _learnt(self) -> list[float]:
         means = [0.0] * BUCKETS
@@ -81,8 +107,8 @@ class TenantLengths:
         return known or self._all
 
 
-def _bucket(tokens: int) -> int:
-    """Those below four have one each; an octave has four from there on."""
+def bucket_of(tokens: int) -> int:
+    """The bucket of a length. Those below four have one each; an octave has four from there on."""
     if tokens < PARTS:
         return max(0, tokens)
     octave = tokens.bit_length() - 2

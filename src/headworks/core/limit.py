@@ -174,7 +174,8 @@ class RunningLimit:
             self._set()
 
     def _up(self, running: int) -> None:
-        if running >= self.value and self._by_first_tokens <= min(self._by_pace, self._places):
+        reached = self.reached or running >= self.value
+        if reached and self._by_first_tokens <= min(self._by_pace, self._places):
             self._by_first_tokens += 1.0 if self._untroubled else 1.0 / self._by_first_tokens
             self._set()
 

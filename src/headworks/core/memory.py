@@ -12,25 +12,26 @@ back. It never passes `RATIO_MAX`. Newcomers meet the lower limit at once; the l
 told of it only as fast as what is reserved goes down to it, or a preemption of one would end many others.
 
 Above 1.0 the sum alone does not protect the memory any more. Whatever goes into that part has to pass a second check: the
-*future peak* (`core/peak.py`), with this and everything that runs there, has to stay within `PEAK_RATIO` of the memory. What
-an answer will still write is the mean of those that became longer than it is (`core/lengths.py`); how far it is, by what
-was counted or by the time and the engine's clock, whichever is more. Below 1.0 nobody asks, so nothing is computed.
+*future peak* (`core/peak.py`), with this and everything that runs there, has to stay within `PEAK_RATIO` of the memory. How
+long an answer goes on is as likely as it was for those that became longer than it is (`core/lengths.py`); how far it is, by
+what was counted or by the time and the engine's clock, whichever is more. Other gateways are told the mean of it. Below 1.0
+nobody asks, so nothing is computed.
 
 What runs here is looked at `LOOK_EVERY_S` at most, or when something came or went; one look passes over everything that runs
-here once, and an answer costs one sorting of it.
+here once, and over the steps ahead for each kind of it: those of a tenant that are about as far.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from headworks.core.lengths import Lengths, bucket_of
 from headworks.core.life import LEAVING, SETTLING, UNASKED
-from headworks.core.peak import Group, Profile, groups_of, peak_tokens, profile_of
+from headworks.core.peak import AHEAD_TOKENS, Group, Outlook, Profile, certainly, groups_of, profile_of
 from headworks.core.types import ReplicaSample, Work
 
 if TYPE_CHECKING:
-    from headworks.core.lengths import Lengths
     from headworks.core.life import Life
     from headworks.core.replica import Replica
 
@@ -51,10 +52,10 @@ class Memory:
 
     __slots__ = (
         "_answers",
-        "_groups",
         "_is_pressed",
         "_looked_requests",
         "_looked_s",
+        "_outlook",
         "_peak_of",
         "_peak_tokens",
         "_replica",
@@ -90,7 +91,7 @@ class Memory:
         self._told_tokens = 0
         """The limit that the ledger was told last."""
         self._risen_s = self._looked_s = float("-inf")
-        self._groups: list[Group] = []
+        self._outlook = Outlook()
         self._looked_requests = -1
         self._peak_of: Work | None = None
         self._peak_tokens = 0
@@ -173,18 +174,17 @@ class Memory:
         elif work is self._peak_of:
             return self._peak_tokens
         self._peak_of = work
-        self._peak_tokens = peak_tokens([*self._groups, *self.others, self._group(work, lengths, 0)])
+        runs = self._goes_on(work, lengths, 0)
+        self._peak_tokens = self._outlook.peak_with(runs, work.sequences, self._held(work, 0))
         return self._peak_tokens
 
     def profile(self, now_s: float) -> Profile:
         """What runs there for this gateway, as others are told."""
-        self._look(now_s)
-        return profile_of(self._groups)
+        return profile_of(self._group(life, made) for life, made in self._running(now_s))
 
-    def _look(self, now_s: float) -> None:
+    def _running(self, now_s: float) -> Iterator[tuple[Life, int]]:
+        """Everything of ours there, and how many tokens of each of its samples it has made."""
         name, iteration_s = self._replica.name, self._replica.iteration_s
-        self._looked_requests, self._looked_s, self._peak_of = self._replica.requests, now_s, None
-        groups = self._groups = []
         for life in self._runs.values():
             if life.execution.replica != name or life.state in (SETTLING, UNASKED):
                 continue
@@ -192,16 +192,43 @@ class Memory:
             made = life.output_tokens // work.sequences
             if begun_s is not None and iteration_s:
                 made = max(made, 1 + int((now_s - begun_s) / iteration_s))
-            remaining, count, held = self._group(work, life.lane.lengths, min(made, work.output_tokens))
-            groups.append((0 if life.state == LEAVING else remaining, count, held))
+            yield life, min(made, work.output_tokens)
 
-    def _group(self, work: Work, lengths: Lengths, made: int) -> Group:
-        """One execution that has made so many tokens of each of its samples, in whole blocks."""
-        more = lengths.more_tokens(made)
+    def _look(self, now_s: float) -> None:
+        self._looked_requests, self._looked_s, self._peak_of = self._replica.requests, now_s, None
+        outlook = self._outlook = Outlook()
+        kinds: dict[tuple[Lengths, int, int], tuple[Work, int, int, int, float]] = {}
+        for life, made in self._running(now_s):
+            work, lengths, held = life.work, life.lane.lengths, self._held(life.work, made)
+            squares = held * held / work.sequences
+            if life.state == LEAVING:
+                outlook.add(certainly(0), work.sequences, held, squares)
+                continue
+            kind = lengths, bucket_of(made), len(certainly(work.output_tokens_max - made))
+            _, _, count, tokens, others = kinds.get(kind, (work, made, 0, 0, 0.0))
+            kinds[kind] = work, made, count + work.sequences, tokens + held, others + squares
+        for (lengths, _, _), (work, made, count, held, squares) in kinds.items():
+            outlook.add(self._goes_on(work, lengths, made), count, held, squares)
+        for remaining, count, held in self.others:
+            outlook.add(certainly(remaining), count, held, 0.0)
+
+    def _goes_on(self, work: Work, lengths: Lengths, made: int) -> Sequence[float]:
+        """The chances of one that has made so many tokens to run on, up to the most that it may write."""
+        runs = lengths.goes_on(made, AHEAD_TOKENS[:-1])
+        if runs is None:
+            return certainly(work.output_tokens - made)
+        return (1.0, *runs)[: len(certainly(work.output_tokens_max - made))]
+
+    def _held(self, work: Work, made: int) -> int:
+        """What all its samples hold, in whole blocks."""
+        capacity = self._replica.capacity
+        return work.prefill_tokens + work.sequences * (made + (capacity.block_tokens - 1 if capacity is not None else 0))
+
+    def _group(self, life: Life, made: int) -> Group:
+        """As others are told of one: with the mean of what its like still wrote."""
+        work, more = life.work, life.lane.lengths.more_tokens(made)
         remaining = work.output_tokens - made if more is None else min(more, work.output_tokens_max - made)
-        count, capacity = work.sequences, self._replica.capacity
-        held = work.prefill_tokens + count * (made + (capacity.block_tokens - 1 if capacity is not None else 0))
-        return max(0, remaining), count, held
+        return 0 if life.state == LEAVING else max(0, remaining), work.sequences, self._held(work, made)
 
     def learn_others(self, profile: Profile) -> None:
         """What other gateways have there."""

@@ -10,6 +10,15 @@ tokens more as the k-th still writes:
 This is the estimate of "Past-Future" scheduling (arXiv 2507.10150). It is exact where lengths are known, and where every
 sequence makes a token in each step. Sums of reservations are not: they hold as if all were longest at the same instant.
 
+Where lengths are not known but only how they are spread, taking each as long as the mean of its like is too much: all of
+them would end together. In truth most end before that and give their memory back. An `Outlook` takes, for each of
+`AHEAD_TOKENS` further steps t, what is then held as a sum of independent chances s of still running, of each sequence:
+
+    expected(t) = Σ s · (held + t)      variance(t) = Σ s · (1 − s) · (held + t)²
+    peak = max over t of  expected(t) + SPREADS · √variance(t)
+
+Between two of those steps those count that run at the first, with the tokens they have at the second: rather too much.
+
 What runs at other gateways is known from profiles: how many sequences have about so much to write, and what they hold, in
 `BUCKETS` powers of two. Profiles add up, and one counts every sequence at the upper edge of its bucket: never too little,
 as long as no answer may write more than 2 ** 17.
@@ -17,10 +26,18 @@ as long as no answer may write more than 2 ** 17.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
+from math import sqrt
 
 Group = tuple[int, int, int]
 """(tokens each still writes, sequences, tokens they hold together)."""
+
+AHEAD_TOKENS = (0, *(int(2 ** (half / 2)) for half in range(10, 35)))
+"""From 32 on in halves of an octave."""
+SPREADS = 2.0
+"""So many standard deviations of what will be held are kept free."""
+CERTAIN = (1.0,) * len(AHEAD_TOKENS)
 
 BUCKETS = 12
 LOWEST_BITS = 6
@@ -39,6 +56,40 @@ def peak_tokens(groups: Iterable[Group]) -> int:
         if then_tokens > peak:
             peak = then_tokens
     return peak
+
+
+class Outlook:
+    """What will be held at each of `AHEAD_TOKENS`, as far as chance tells."""
+
+    __slots__ = ("_means", "_variances")
+
+    def __init__(self) -> None:
+        self._means = [0.0] * len(AHEAD_TOKENS)
+        self._variances = [0.0] * len(AHEAD_TOKENS)
+
+    def add(self, runs: Sequence[float], count: int, held: int, held_squares: float) -> None:
+        """So many alike, which hold so much together. `runs`: by place, the chance of each to run on until then."""
+        for place, ratio in enumerate(runs):
+            tokens = AHEAD_TOKENS[place]
+            self._means[place] += ratio * (held + tokens * count)
+            if ratio < 1.0:
+                self._variances[place] += ratio * (1.0 - ratio) * (held_squares + tokens * (2 * held + tokens * count))
+
+    def peak_tokens(self) -> int:
+        """The most that will be held at once, but for chances that are small."""
+        return int(max(mean + SPREADS * sqrt(variance) for mean, variance in zip(self._means, self._variances, strict=True)))
+
+    def peak_with(self, runs: Sequence[float], count: int, held: int) -> int:
+        """The same with these."""
+        joined = Outlook()
+        joined._means, joined._variances = self._means.copy(), self._variances.copy()
+        joined.add(runs, count, held, held * held / count)
+        return joined.peak_tokens()
+
+
+def certainly(remaining_tokens: int) -> Sequence[float]:
+    """Chances of what is known to run on for so long."""
+    return CERTAIN[: bisect_left(AHEAD_TOKENS, remaining_tokens) + 1]
 
 
 def profile_of(groups: Iterable[Group]) -> Profile:

@@ -28,6 +28,8 @@ PROOFS = 200
 RETRY_S = 0.05
 YIELD_S = 0.02
 """A flow that takes turns asks again after this time, while its mark still counts (`core/fair.py`)."""
+USED_RATIO = 0.5
+"""A limit of which less is taken has shown nothing, whoever waits for what is kept of it."""
 PAUSED_MAX = 8
 """With so many flows sent back by the ledger the rest need not ask: those whose turn it is first have asked."""
 
@@ -171,6 +173,12 @@ class Pool:
         """Every place is taken where there is one engine: nothing can start, whoever is next. Of several, each is asked."""
         single = self.single
         return single is not None and single.requests >= single.limit.value
+
+    def wants_places(self) -> None:
+        """Somebody waits for what is left of the running limits, which is kept for others: to them, that is the limit."""
+        for replica in self.replicas.values():
+            if USED_RATIO * replica.limit.value <= replica.requests:
+                replica.limit.reached = True
 
     def reads_least(self) -> Replica:
         """The replica that has least to read."""

@@ -33,6 +33,7 @@ DENIED_S = 3.0
 """After a request with a promise was refused for want of room, work without one starts only within its share for so long."""
 READING_TOKENS = 2048
 """So much of paced work may be read at once on each engine, about what one step of an engine takes; or one prompt."""
+PLACES = "requests"
 KEPT = "queue_timeout"
 """The reason of a request that waits because what is free is kept for others."""
 
@@ -111,6 +112,8 @@ class Share:
         for taken, wanted, limit, unit, kept, kept_most in self._measures(work, pool, rivals):
             # What would not fit beside the kept part even if nothing else ran could never run: nothing is kept from it.
             if taken + wanted > limit - kept and wanted <= limit - kept_most:
+                if unit == PLACES:
+                    pool.wants_places()
                 return "fairness", f"pool:{pool.name}", taken + wanted, limit - kept, f"{unit} beside what is kept", KEPT
         reading_tokens, limit = pool.reading_tokens + work.prefill_tokens, READING_TOKENS * len(pool.replicas)
         if self.is_paced and pool.reading_tokens and reading_tokens > limit:
@@ -125,7 +128,7 @@ class Share:
         """Places, then tokens: taken, wanted, limit, unit, what is kept and not used, and what is kept at most."""
         limit = pool.requests_limit()
         parts = [(rival.part(rival.use.peak_requests, limit), rival.use.requests) for rival in rivals]
-        yield pool.requests, work.sequences, limit, "requests", _unused(parts), sum(part for part, _ in parts)
+        yield pool.requests, work.sequences, limit, PLACES, _unused(parts), sum(part for part, _ in parts)
         if pool.tokens_max is not None:
             limit = pool.tokens_max
             parts = [(rival.part(rival.use.peak_tokens, limit), rival.use.tokens) for rival in rivals]

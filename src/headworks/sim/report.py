@@ -107,6 +107,7 @@ def classes(simulation: Simulation, arrivals: Sequence[Arrival]) -> dict[str, An
             "goodput_ratio": sum(in_slo(one, simulation) for one in useful) / len(ours) if ours else None,
             "ttft_p50_s": quantile(first_s, 0.50),
             "ttft_p95_s": quantile(first_s, 0.95),
+            "ttft_p99_s": quantile(first_s, 0.99),
             "answered_s_max": max(answered_s, default=None),
             "late": sum(not _first_in_time(one, simulation) for one in ours),
             "unanswered": len(ours) - len(answered_s) - sum(one.attempt.left_s is not None for one in ours),
