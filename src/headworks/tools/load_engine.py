@@ -55,7 +55,8 @@ async def target(client: httpx.AsyncClient, model: str | None, context_tokens: i
         ) from error
     for entry in served:
         if model in (None, entry.get("id")):
-            return Target(str(entry["id"]), context_tokens or int(entry.get("max_model_len") or CONTEXT_TOKENS_UNKNOWN))
+            stated = entry.get("max_model_len") or (entry.get("meta") or {}).get("n_ctx")  # vLLM's name, and llama.cpp's
+            return Target(str(entry["id"]), context_tokens or int(stated or CONTEXT_TOKENS_UNKNOWN))
     raise LoadError(f"{client.base_url} serves {[entry.get('id') for entry in served]}, not {model}")
 
 
