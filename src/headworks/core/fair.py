@@ -185,10 +185,12 @@ class Turns:
             if granted:
                 self._order += 1
                 mark.order = self._order
-        if (flow, owner) in self.marks:
+        place = (flow, owner)
+        if place in self.marks:
             self._waiting_tokens -= mark.waiting_tokens
-        self.marks[flow, owner] = mark
-        self.marks.move_to_end((flow, owner))
+            self.marks.move_to_end(place)
+        else:
+            self.marks[place] = mark
         self._waiting_tokens += waiting_tokens
         mark.charges = charges
         mark.waiting_tokens = waiting_tokens
