@@ -2,8 +2,9 @@
 
     python tests/drills/racer.py URL NUMBER ROUNDS FILE
 
-Says that it is ready, and waits for a line. Then it reserves, holds what it was granted for a moment, and stops; an answer that does not come is asked for again, the same. What was
-asked and heard goes to FILE as a pickled list of `headworks.testing.history.Asked`.
+Says that it is ready, and waits for a line. Then it reserves, holds what it was granted for a moment, and stops; an answer that
+does not come is asked for again, the same. What was asked and heard goes to FILE as a pickled list of
+`headworks.testing.history.Asked`.
 """
 
 from __future__ import annotations
