@@ -2,8 +2,9 @@
 
     python tests/drills/racer.py URL NUMBER ROUNDS FILE
 
-Reserves until it is granted, holds it for a moment, stops; an answer that does not come is asked for again, the same. What was
-asked and heard goes to FILE as a pickled list of `headworks.testing.history.Asked`.
+Says that it is ready, and waits for a line. Then it reserves, holds what it was granted for a moment, and stops; an answer that
+does not come is asked for again, the same. What was asked and heard goes to FILE as a pickled list of
+`headworks.testing.history.Asked`.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ class Racer:
     async def run(self, rounds: int) -> None:
         self._store.start()
         await self._ask(Heartbeat(self.owner))
+        print("ready", flush=True)
+        sys.stdin.readline()
         for round_number in range(rounds):
             await self._once(f"{self._number}-{round_number}")
         self._store.close()

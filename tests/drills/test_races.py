@@ -34,11 +34,22 @@ LIMITS = (Charge("pool:race", "tokens", LIMIT_TOKENS), Charge("pool:race", "requ
 def raced(place: Path, rounds: int, *urls: str, meanwhile: Callable[[], None] = lambda: None) -> list[Asked]:
     """What all processes asked and heard. The last of the ways to the store is everybody's who has none of their own."""
     files = [place / f"{number}.pickle" for number in range(RACERS)]
+    ways = [urls[min(number, len(urls) - 1)] for number in range(RACERS)]
     children = [
-        subprocess.Popen([sys.executable, str(RACER), urls[min(number, len(urls) - 1)], str(number), str(rounds), str(file)])
-        for number, file in enumerate(files)
+        subprocess.Popen(
+            [sys.executable, str(RACER), way, str(number), str(rounds), str(file)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for number, (way, file) in enumerate(zip(ways, files, strict=True))
     ]
     try:
+        assert [child.stdout.readline() for child in children if child.stdout] == ["ready\n"] * RACERS
+        for child in children:
+            assert child.stdin is not None
+            child.stdin.write("go\n")
+            child.stdin.flush()
         while any(child.poll() is None for child in children):
             meanwhile()
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -97,7 +108,7 @@ def test_A3_K30_processes_that_race_never_hold_more_than_the_limits_and_have_a_w
     tokens, requests = held_for_certain(history)
     assert tokens <= LIMIT_TOKENS and requests <= LIMIT_REQUESTS
     refused = [one for one in history if one.answers and one.answers[0].outcome == "refused"]
-    assert len(refused) > ROUNDS / 10, "they were in each other's way"
+    assert len(refused) > 10, "they were in each other's way"
     assert len(witness(history, Book(600_000, 600_000))) == len(history)
 
 
@@ -118,11 +129,11 @@ def _now_and_then(line: FaultProxy) -> None:
     line.answers = Faults(cut_after_bytes=0) if int(time.monotonic() * 10) % 8 == 0 else Faults()
 
 
-def test_A3_a_store_that_charges_twice_would_be_found(tmp_path: Path) -> None:
+def test_A3_a_history_of_which_one_word_is_changed_has_no_witness(tmp_path: Path) -> None:
     with servers.single() as store:
         history = limited(store.url) + raced(tmp_path, 20, store.url)
-    refused = next(one for one in history if one.answers and one.answers[0].outcome == "refused")
-    assert refused.answers is not None
-    refused.answers[0].outcome, refused.answers[0].state = "granted", "RESERVED"
-    with pytest.raises(NoWitness):
+    granted = next(one for one in history if one.answers and one.answers[0].outcome == "granted")
+    assert granted.answers is not None
+    granted.answers[0].outcome, granted.answers[0].state = "refused", ""
+    with pytest.raises(NoWitness, match="was answered refused"):
         witness(history, Book(600_000, 600_000))
