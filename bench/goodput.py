@@ -33,7 +33,8 @@ same seeds. Counted is the run after its warm-up:
 `--quick`: one trace, one seed, k = 3, a shorter run, within 50 s on two cores that nobody else uses. `--stress`:
 headworks, the oracle and the best baselines with every step-time coefficient 25 % too high, too low, and now this now
 that; with lengths off by up to 60 %; and with an engine at half speed for a minute. Peaks are those of the engine without
-the stress. Exit 1 where headworks misses a target. `--out DIRECTORY` writes goodput.md and goodput.json there.
+the stress. Exit 1 where headworks misses a target. `--out DIRECTORY` writes goodput.md and goodput.json there; with
+`--more` beside the traces that are in that goodput.json already, measured in the same way.
 """
 
 from __future__ import annotations
@@ -61,6 +62,7 @@ QUICK_TRACE = "servegen_mlarge_1h"
 REQUESTS_MEASURED, REQUESTS_QUICK = 1500, 300
 """So many come at saturation in the part of a run that is counted."""
 REFUSALS_TRIED, REFUSALS_QUICK = 300, 60
+SETTINGS = ("engine", "seeds", "requests", "seconds", "refusals")
 PLACES_TRIED = (0.5, 1.0, 1.5, 2.0, 3.0, 4.5)
 STRESS_POLICIES = ("headworks", "oracle", "queue_by_rate", "codel_lifo", "gradient2", "utilisation_gate")
 STRESSES = (
@@ -95,6 +97,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--k", default="2,3,5")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--requests", type=int, default=REQUESTS_MEASURED, help="at saturation, in what is counted")
+    parser.add_argument("--seconds", type=float, default=MEASURED_S_MIN, help="counted at least, longer than answers take")
     parser.add_argument("--refusals", type=int, default=REFUSALS_TRIED, help="refused attempts tried again, a run")
     parser.add_argument("--engine", default="a100_8b", help="a preset of sim/presets.py")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
@@ -102,11 +105,11 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--more", action="store_true", help="keep the other traces of --out's goodput.json")
     options = parser.parse_args()
-    options.seconds = MEASURED_S_QUICK if options.quick else MEASURED_S_MIN
     if options.quick:
         options.seeds, options.k, options.refusals = 1, "3", min(options.refusals, REFUSALS_QUICK)
-        options.requests = min(options.requests, REQUESTS_QUICK)
+        options.requests, options.seconds = min(options.requests, REQUESTS_QUICK), MEASURED_S_QUICK
         options.trace = options.trace if options.trace != parser.get_default("trace") else QUICK_TRACE
     options.traces, options.policies = options.trace.split(","), options.policy.split(",")
     for name, known in [*((one, PROMISES) for one in options.traces), *((one, POLICIES) for one in options.policies)]:
@@ -121,8 +124,10 @@ Run = Callable[[Callable[..., Any], Iterable[Any]], Iterable[Any]]
 
 def measure(options: argparse.Namespace, run: Run) -> dict[str, Any]:
     """Saturation of every trace, its peak, then every policy at every multiple."""
-    report: dict[str, Any] = {"engine": options.engine, "seeds": options.seeds, "requests": options.requests}
+    report: dict[str, Any] = {name: getattr(options, name) for name in SETTINGS}
     report |= {"saturation": {}, "traces": {}, "variations": {}}
+    if options.more and options.out is not None:
+        report |= _already(options.out / "goodput.json", report)
     for name in options.traces:
         plain = ground(name, options.engine, Variation(), options.seconds)
         found = measured(plain, list(range(1, options.seeds + 1)), options.requests)
@@ -137,6 +142,12 @@ def measure(options: argparse.Namespace, run: Run) -> dict[str, Any]:
             told = report["variations"].setdefault(variation.name, {})
             told[name] = compared(options, stressed, found, peaks, run, chosen)
     return report
+
+
+def _already(path: Path, wanted: dict[str, Any]) -> dict[str, Any]:
+    """What was measured before in the same way."""
+    found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    return found if all(found.get(name) == wanted[name] for name in SETTINGS) else {}
 
 
 def tune(options: argparse.Namespace, place: Ground, found: Saturation) -> None:
