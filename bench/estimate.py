@@ -16,8 +16,8 @@ answers beforehand, though not which request gets which, and still had to cover 
     least_over_used      with one length for all of them, Σ ÷ Σ written: a quantile of what the tenant really wrote
     least_sized          with one length for each size of prompt, by powers of two (a bound: `least_by_size`)
 
-Of the whole trace, for comparison: the largest answer of the trace (a stand-in for what clients allow), and the 95 % quantile of the pool's last 300 answers. The
-costs are medians of one arrival's sizing and of one answer's learning, in µs of this process.
+Of the whole trace, for comparison: its largest answer (a stand-in for what clients allow), and the 95 % quantile of the pool's
+last 300 answers. The costs are medians of one arrival's sizing and of one answer's learning, in µs of this process.
 
 Target: reserved_over_used ≤ 2.3 at ≥ 0.93 covered for every tenant with 200 requests and more. Exit 1 where it is missed, 2
 where a trace cannot be read.
@@ -164,9 +164,9 @@ def least(written: list[int]) -> float:
 def least_by_size(written: list[tuple[int, int]]) -> float:
     """A bound from below on what any choice of one length a size reserves that covers enough of all.
 
-    Covering c answers of a size of n costs n times the c-th shortest. By Lagrangian relaxation, for any price of an answer: what
-    the wanted number of them costs at that price, and the cheapest choice less what its own are worth at it, together cost no
-    more than the best choice that covers enough. Prices are tried in steps of 3 %.
+    Covering c answers of a size of n costs n times the c-th shortest. By Lagrangian relaxation, for any price of an answer:
+    what the wanted number of them costs at that price, and the cheapest choice less what its own are worth at it, together
+    cost no more than the best choice that covers enough. Prices are tried in steps of 3 %.
     """
     sizes: dict[int, list[int]] = defaultdict(list)
     for size, used in written:
