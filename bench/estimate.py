@@ -9,9 +9,15 @@ waits or is refused. In output tokens:
     covered_ratio        answers that stayed within what was reserved at arrival
     asks_per_answer      how often more was asked for
 
-`worst` is the tenant with the least covered of those with `REQUESTS_MIN` requests and more. Beside it, for comparison: the
-largest answer of the trace (a stand-in for what clients allow), and the 95 % quantile of the pool's last 300 answers. The
-costs are medians of one arrival's sizing and of one answer's learning, in µs of this process.
+`worst` is the tenant with the least covered of those with `REQUESTS_MIN` requests and more, `loosest` the one with the most
+reserved; `tenants` has all of them. Beside each stands the least that could be reserved for it by somebody who knew all its
+answers beforehand, though not which request gets which, and still had to cover `COVERED_RATIO_MIN` of them:
+
+    least_over_used      with one length for all of them, Σ ÷ Σ written: a quantile of what the tenant really wrote
+    least_sized          with one length for each size of prompt, by powers of two (a bound: `least_by_size`)
+
+Of the whole trace, for comparison: its largest answer (a stand-in for what clients allow), and the 95 % quantile of the pool's
+last 300 answers. The costs are medians of one arrival's sizing and of one answer's learning, in µs of this process.
 
 Target: reserved_over_used ≤ 2.3 at ≥ 0.93 covered for every tenant with 200 requests and more. Exit 1 where it is missed, 2
 where a trace cannot be read.
@@ -28,6 +34,7 @@ import time
 from collections import defaultdict
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
+from math import ceil
 from statistics import median
 from typing import Any
 
@@ -46,6 +53,7 @@ REQUESTS_MIN = 200
 RESERVED_OVER_USED_MAX, COVERED_RATIO_MIN = 2.3, 0.93
 QUANTILE = 0.95
 CONTEXT_TOKENS = 200_000
+PRICE_STEP, PRICE_MAX = 1.03, 1e8
 
 
 @dataclass(slots=True)
@@ -86,6 +94,8 @@ class Study:
     largest: Sums = field(default_factory=Sums)
     tenants: dict[str, Sums] = field(default_factory=lambda: defaultdict(Sums))
     pooled_tenants: dict[str, Sums] = field(default_factory=lambda: defaultdict(Sums))
+    written: dict[str, list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
+    """Of each tenant, size of the prompt and length of the answer."""
     arrivals_us: list[float] = field(default_factory=list)
     ends_us: list[float] = field(default_factory=list)
 
@@ -111,12 +121,17 @@ def studied(name: str, options: argparse.Namespace) -> dict[str, Any]:
     rows = read(name).rows
     study = gone_through(rows, options.allowed, options.single_tenant)
     worst, pooled_worst = least_covered(study.tenants), least_covered(study.pooled_tenants)
-    figures = study.whole.figures()
+    figures, tenants = study.whole.figures(), of_tenants(study)
     covered = worst is None or worst[1].covered >= COVERED_RATIO_MIN * worst[1].requests
     return {
         "headworks": figures,
         "worst": None if worst is None else {"tenant": worst[0], **worst[1].figures()},
-        "tenants_counted": sum(sums.requests >= REQUESTS_MIN for sums in study.tenants.values()),
+        "tenants_counted": len(tenants),
+        "loosest": max(tenants.values(), key=lambda one: float(one["reserved_over_used"]), default=None),
+        "tenants_within": sum(one["reserved_over_used"] <= RESERVED_OVER_USED_MAX for one in tenants.values()),
+        "tenants_that_could_be": sum(one["least_over_used"] <= RESERVED_OVER_USED_MAX for one in tenants.values()),
+        "tenants_that_could_be_by_size": sum(one["least_sized"] <= RESERVED_OVER_USED_MAX for one in tenants.values()),
+        "tenants": tenants,
         "pooled": study.pooled.figures(),
         "pooled_worst_covered_ratio": None if pooled_worst is None else pooled_worst[1].figures()["covered_ratio"],
         "largest": study.largest.figures(),
@@ -124,6 +139,44 @@ def studied(name: str, options: argparse.Namespace) -> dict[str, Any]:
         "end_us": round(median(study.ends_us), 2),
         "holds": covered and figures["reserved_over_used"] <= RESERVED_OVER_USED_MAX,
     }
+
+
+def of_tenants(study: Study) -> dict[str, dict[str, Any]]:
+    """Each with requests enough, and the least that could have been reserved for it."""
+    return {
+        name: {
+            "tenant": name,
+            **sums.figures(),
+            "least_over_used": round(least([used for _, used in study.written[name]]), 3),
+            "least_sized": round(least_by_size(study.written[name]), 3),
+        }
+        for name, sums in study.tenants.items()
+        if sums.requests >= REQUESTS_MIN
+    }
+
+
+def least(written: list[int]) -> float:
+    """One length for all: the shortest that covers enough of them."""
+    length = sorted(written)[ceil(COVERED_RATIO_MIN * len(written)) - 1]
+    return length * len(written) / sum(written)
+
+
+def least_by_size(written: list[tuple[int, int]]) -> float:
+    """A bound from below on what any choice of one length a size reserves that covers enough of all.
+
+    Covering c answers of a size of n costs n times the c-th shortest. By Lagrangian relaxation, for any price of an answer:
+    what the wanted number of them costs at that price, and the cheapest choice less what its own are worth at it, together
+    cost no more than the best choice that covers enough. Prices are tried in steps of 3 %.
+    """
+    sizes: dict[int, list[int]] = defaultdict(list)
+    for size, used in written:
+        sizes[size].append(used)
+    choices = [[(0, 0), *((count, len(one) * length) for count, length in enumerate(sorted(one), 1))] for one in sizes.values()]
+    wanted, best, price = ceil(COVERED_RATIO_MIN * len(written)), 0.0, 1.0
+    while price < PRICE_MAX:
+        bound = wanted * price + sum(min(cost - price * count for count, cost in one) for one in choices)
+        best, price = max(best, bound), price * PRICE_STEP
+    return best / sum(used for _, used in written)
 
 
 def gone_through(rows: list[Row], allowed: int, single_tenant: bool) -> Study:
@@ -141,6 +194,7 @@ def gone_through(rows: list[Row], allowed: int, single_tenant: bool) -> Study:
         for sums in (study.pooled, study.pooled_tenants[row.client]):
             sums.add(by_pool, max(by_pool, used), used, 0)
         study.largest.add(largest, largest, used, 0)
+        study.written[row.client].append(((BYTES_A_TOKEN * row.prompt_tokens).bit_length(), used))
         running.begin(Answer(row, asked, work, used, work.output_tokens))
     running.until(float("inf"), study, pooled)
     return study
@@ -243,8 +297,14 @@ def table(report: dict[str, Any]) -> str:
     lines = []
     for name, figures in report.items():
         lines.append(f"{name}: {'holds' if figures['holds'] else 'DOES NOT HOLD'}")
-        for policy in ("headworks", "worst", "pooled", "largest"):
+        for policy in ("headworks", "worst", "loosest", "pooled", "largest"):
             lines.append(f"  {policy:10} " + "  ".join(f"{key} {value}" for key, value in (figures[policy] or {}).items()))
+        counted, within = figures["tenants_counted"], figures["tenants_within"]
+        could, by_size = figures["tenants_that_could_be"], figures["tenants_that_could_be_by_size"]
+        lines.append(
+            f"  {RESERVED_OVER_USED_MAX} kept by {within} tenants of {counted}; by {could} at best with one length each, "
+            f"by {by_size} with one a size"
+        )
         lines.append(f"  pooled, worst tenant: covered {figures['pooled_worst_covered_ratio']}")
         lines.append(f"  an arrival {figures['arrival_us']} µs, an end {figures['end_us']} µs")
     return "\n".join(lines)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,13 +11,17 @@ from headworks.core import events
 from headworks.core.book_audit import audit
 from headworks.core.book_counters import Counters
 from headworks.core.commands import Grow
+from headworks.core.desk import Desk
 from headworks.core.effects import Ask, Run
+from headworks.core.estimate import Estimator
+from headworks.core.forecast import keep_answer
 from headworks.core.level import Level
 from headworks.core.policy import RatePolicy, TenantPolicy
 from headworks.core.tenant import TenantUse
-from headworks.core.types import Charge
+from headworks.core.types import Charge, Owner, Work
 from tests.core.driver import Bench, policy
 from tests.core.shared_pool import INTERACTIVE, shared
+from tests.core.test_estimate import asked, ended
 
 
 def test_B5_of_a_tenants_clients_1024_are_remembered_and_the_one_heard_from_first_begins_anew() -> None:
@@ -37,6 +42,26 @@ def test_D1_flows_that_are_not_ahead_of_the_time_are_forgotten_past_4096() -> No
     level.serve("one-more", 1.0)
     assert level.finish == {"flow-0": 2.0, "one-more": 2.0}
     assert level.start("flow-7") == 1.0, "it starts where it would have started"
+
+
+def test_C1_the_answers_of_4000_tenants_and_models_are_remembered_and_further_ones_go_by_their_pool() -> None:
+    estimator = Estimator()
+    for number in range(4_001):
+        ended(estimator, 100, asked(tenant=f"tenant-{number}"))
+    assert estimator.standing("tenant-3999") == {"m": {"answers": 1, "missed": 0, "output_tokens": None}}
+    assert estimator.standing("tenant-4000") == {}
+
+
+def test_C3_of_2000_flows_their_own_answers_are_kept_and_all_others_together() -> None:
+    settings = policy()
+    names = [f"tenant-{number}" for number in range(2_001)]
+    desk = Desk(replace(settings, tenants={name: TenantPolicy(name) for name in names}), Owner("g", "b"), b"seed")
+    lanes = [desk.lane(name, "interactive", "p") for name in names]
+    for lane in lanes:
+        keep_answer(12.0, Work(10, 5, 1, 0.0, 16, 5, "exact", 5), lane)
+    own = [lane.answers.count if lane.answers is not None else 0 for lane in lanes]
+    assert own == [1] * 2_000 + [0]
+    assert [window.count for window in desk.pools["p"].bounds.answers.values()] == [100]
 
 
 def test_A8_eight_refused_answers_ask_again_when_one_ends() -> None:

@@ -145,6 +145,38 @@ def test_F1_a_refusal_that_cannot_be_told_fails_its_caller_and_leaves_nobody_wai
     asyncio.run(steps())
 
 
+class Throws(Asked):
+    """A ledger that once cannot even be asked."""
+
+    broken = False
+
+    def apply(self, commands: Sequence[Command], answered: Callable[[list[Answer]], None]) -> None:
+        if self.broken:
+            self.broken = False
+            raise OSError("no such store")
+        super().apply(commands, answered)
+
+
+def test_F1_a_ledger_that_throws_costs_that_ask_and_it_is_asked_again() -> None:
+    async def steps() -> None:
+        store = Throws()
+        runner = await ready(store)
+        store.broken = True
+        first, second = Caller("first"), Caller("second")
+        runner.admit(first)
+        await asyncio.sleep(0)
+        assert (first.sent, first.fault) == ([], None)
+        runner.admit(second)
+        await asyncio.sleep(0)
+        assert len(second.sent) == 1, "the next turn goes on as if nothing had been"
+        runner._turns._clock_s = lambda: 100.3
+        runner.feed(events.Tick())
+        await asyncio.sleep(0)
+        assert len(first.sent) == 1, "what was not answered is asked again"
+
+    asyncio.run(steps())
+
+
 def test_G2_each_event_of_a_turn_has_an_instant_of_its_own_in_the_order_in_which_it_came() -> None:
     """The clock stands still: the next turn is ten microseconds on, and the next event of a turn ten nanoseconds."""
 

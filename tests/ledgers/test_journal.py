@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from headworks.core.book import Book
-from headworks.core.commands import Answer, Cancel, Command, Heartbeat, Held, SetLimits, Stop
+from headworks.core.commands import Answer, Cancel, Command, Heartbeat, Held, SetLimits, Stop, Unmark
 from headworks.core.types import Charge, Reservation
 from headworks.ledgers import journal
 from headworks.ledgers.base import LedgerError, open_ledger
@@ -271,3 +271,18 @@ def test_A9_two_boots_and_their_riders_survive_together(world: JournalWorld) -> 
 def test_A9_an_unknown_kind_is_refused_with_what_would_help() -> None:
     with pytest.raises(LedgerError, match="sqlite:PATH"):
         open_ledger("sqlite:", lease_ms=5_000, remember_ms=60_000, clock_ms=lambda: 0)
+
+
+def test_A9_what_nobody_waits_for_is_written_with_the_512th_command(world: JournalWorld) -> None:
+    """Ends and starts ride along with what lets work start; where nothing does, they do not pile up."""
+    ledger = Ledger(world.opened())
+    ledger.open(SCOPES)
+    world.settle()
+    before = len(rows(world.path))
+    unmark = Unmark(("interactive", "acme"), "pool", FIRST)
+    world.store.apply([unmark] * 511, lambda answers: None)
+    world.settle()
+    assert len(rows(world.path)) == before
+    world.store.apply([unmark], lambda answers: None)
+    world.settle()
+    assert [len(row) for row in rows(world.path)[before:]] == [512]

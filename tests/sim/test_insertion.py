@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from headworks.sim.insertion import Insertions, Playing, Promise, RecordedEngine, Refused
 from headworks.sim.presets import tiny
 from headworks.sim.traffic import Planned
@@ -68,6 +70,15 @@ def test_who_would_be_late_itself_was_not_refused_falsely() -> None:
     found = insertions(engine, playing, {})
     found.offer(refused(1, 0.5, 256, promise_s=0.035))  # four steps of 64
     assert found.inserted == set()
+
+
+@pytest.mark.parametrize(("token_s", "inserted"), [(0.0099, set()), (0.0101, {1})])
+def test_who_would_get_its_tokens_too_slowly_was_not_refused_falsely(token_s: float, inserted: set[int]) -> None:
+    """A token comes with each step of 10 ms, the first of its twenty well within its promise."""
+    engine, playing = played((0.0, "a", 16, 2), (1.0, "b", 16, 2))
+    found = insertions(engine, playing, {"a": 0.5, "b": 1.5})
+    found.offer(Refused(1, 0.5, Planned(0.5, 0, 16, 20, ()), 0.1, token_s))
+    assert (found.tried, found.inserted) == (1, inserted)
 
 
 def test_it_is_tried_again_when_half_of_its_promise_is_over() -> None:

@@ -280,10 +280,11 @@ def saw_end(life: Life, observes: bool, now_s: float) -> None:
     within = answer_tokens(life.work, lane, bounds.totals.tail_ratio)
     if within is not None:  # by the bound of now: those given are heard of too late to steer by
         bounds.totals.steer(came_to > within)
-    _keep_answer(came_to, life.work, lane)
+    keep_answer(came_to, life.work, lane)
 
 
-def _keep_answer(tokens: float, work: Work, lane: Lane) -> None:
+def keep_answer(tokens: float, work: Work, lane: Lane) -> None:
+    """An answer came to so many tokens' time."""
     bounds = lane.pool.bounds
     size = size_of(work.output_tokens_max)
     like = bounds.answers.get(size)
