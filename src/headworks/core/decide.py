@@ -42,8 +42,13 @@ class Decider:
         self.gateway = gateway
         self.estimator = Estimator()
 
-    def look(self, request: Request, number: int, lane: Lane, discipline: Discipline, now_s: float) -> tuple[Life, bool]:
-        """A new life with its work, forecast and verdicts; and whether nothing at all stands in its way."""
+    def look(
+        self, request: Request, number: int, lane: Lane, discipline: Discipline, now_s: float, counts: bool = True
+    ) -> tuple[Life, bool]:
+        """A new life with its work, forecast and verdicts; and whether nothing at all stands in its way.
+
+        `counts`: it has just come. A variant of one that had is not another attempt of its client.
+        """
         pool = lane.pool
         work = self.estimator.work(request, pool, lane.tenant_policy)
         replica, reason = pool.place(work, lane, now_s)
@@ -65,7 +70,7 @@ class Decider:
         life.rows = rows = compare(request, work, lane, forecast, now_s)
         if kept is not None:
             rows.append(kept)
-        if lane.metered or request.retry_count:
+        if (lane.metered or request.retry_count) and counts:
             rows[:0] = metering.arrived(life, now_s)
         if lane.gates is not None:
             rows += lane.gates.rows(now_s)
@@ -133,7 +138,7 @@ class Decider:
             life.work,
             self._retry_after_s(life, reason, now_s) if outcome == "refuse" else None,
             _position(life.lane) if outcome == "queue" else 0,
-            "",
+            ", ".join(life.variant.told) if life.variant is not None and outcome != "refuse" else "",
             now_s,
             now_s - request.arrived_s,
             self.gateway,
@@ -154,6 +159,7 @@ class Decider:
             wait_s = wait_of(lane.pool, ahead, now_s)
             name = "" if lane.share is None else lane.service_class.name
             slot_s = lane.pool.slots.give(wait_s, life.work.tokens, ahead.tokens_per_s, horizon_s, now_s, name)
+            slot_s = max(slot_s, lane.pool.back_in_s(reason, now_s))
         elif retry == "refill":
             slot_s = metering.refill_s(life, horizon_s, now_s)
         elif retry == "key":
@@ -163,7 +169,7 @@ class Decider:
         elif reason == GONE:
             return metering.renewed_s(life, now_s)
         else:
-            return SOON_S if retry == "soon" else None
+            return max(SOON_S, life.lane.pool.back_in_s(reason, now_s)) if retry == "soon" else None
         metering.gave_slot(life, slot_s, horizon_s, now_s)
         return slot_s
 

@@ -15,8 +15,10 @@ from headworks.core.predict import SERVICE_GAPS_MAX, SERVICE_WINDOW_S, DrainRate
 from headworks.core.pressure import Pressure
 from headworks.core.queue import PoolQueue
 from headworks.core.reading import NOTHING_COUNTED
-from headworks.core.replica import Replica, Runs
+from headworks.core.replica import BROKEN, Replica, Runs
+from headworks.core.retrying import UpstreamRetries
 from headworks.core.slots import ReturnSlots
+from headworks.core.spilling import Purse
 from headworks.core.stats import Window
 from headworks.core.types import Work
 
@@ -56,20 +58,24 @@ class Pool:
         "reads_from_tokens",
         "replicas",
         "requests",
+        "retries",
         "single",
         "slots",
+        "spill",
         "tokens",
         "tokens_largest",
         "tokens_max",
         "unguarded_tokens",
     )
 
-    def __init__(self, policy: PoolPolicy, promise_s: float | None = None, runs: Runs | None = None) -> None:
+    def __init__(
+        self, policy: PoolPolicy, promise_s: float | None = None, runs: Runs | None = None, utc_offset_s: float = 0.0
+    ) -> None:
         """`promise_s`: the smallest promise of a first token; None where nobody has one. `runs`: all this gateway asked for."""
         self.name = policy.name
         self.policy = policy
         runs = {} if runs is None else runs
-        self.replicas = {replica.name: Replica(replica.name, policy, promise_s, runs) for replica in policy.replicas}
+        self.replicas = {one.name: Replica(one.name, policy, promise_s, runs, one.speculative) for one in policy.replicas}
         self.single = next(iter(self.replicas.values())) if len(self.replicas) == 1 else None
         """The one replica of a pool that has no other: nearly every pool, so every question is asked of it directly."""
         self.queue = PoolQueue()
@@ -79,6 +85,9 @@ class Pool:
         self.bounds = Bounds(policy.coverage_ratio)
         self.slots = ReturnSlots()
         self.pressure = Pressure(self)
+        self.retries = UpstreamRetries(policy.retries_ratio_max)
+        self.spill = Purse(policy.name, policy.spill, utc_offset_s) if policy.spill is not None else None
+        """What may be spent on it; None: it costs nothing by the token."""
         self.first_tokens: dict[str, FirstTokens] = {}
         """What first tokens took of late, of the classes that have a gate on it."""
         self.proof_s = Window(PROOFS)
@@ -129,6 +138,9 @@ class Pool:
         """Another policy for the same engines (other engines need a restart): what is known and taken of them is kept."""
         self.policy = policy
         self.bounds.aim(policy.coverage_ratio)
+        self.retries.ratio = policy.retries_ratio_max
+        if self.spill is not None and policy.spill is not None:
+            self.spill.change_policy(policy.spill)
         for replica in self.replicas.values():
             replica.change_policy(policy, promise_s)
         self.learn_capacity()
@@ -139,7 +151,7 @@ class Pool:
 
     def sent_back(self, flow: Flow | None, why: str, now_s: float) -> float:
         """Not now: until when nothing is asked for this flow, or for anything at all, unless something is freed before."""
-        until_s = now_s + (YIELD_S if flow is not None or why == "yield" else RETRY_S)
+        until_s = now_s + (YIELD_S if flow is not None or why == "yield" else max(RETRY_S, self.back_in_s(why, now_s)))
         if flow is None or self.queue.pause(flow, until_s, now_s) >= PAUSED_MAX:
             self.asks_again_s = until_s
         return until_s
@@ -150,12 +162,16 @@ class Pool:
         self.queue.paused.clear()
 
     def next_ask_s(self, now_s: float) -> float:
-        """When somebody who was sent back may ask again."""
-        return min((at_s for at_s in (self.asks_again_s, *self.queue.paused.values()) if at_s > now_s), default=INFINITE_S)
+        """When somebody who was sent back may ask again, or a probe may go to an engine that is left alone."""
+        probes_s = [one.breaker.until_s for one in self.replicas.values() if not one.breaker.is_closed]
+        return min(
+            (at_s for at_s in (self.asks_again_s, *self.queue.paused.values(), *probes_s) if at_s > now_s), default=INFINITE_S
+        )
 
     def granted(self, service_class: str, use: ClassUse | None, work: Work, now_s: float) -> None:
         """The ledger granted this: one more step of the queue, and of its class's part of it."""
         queue = self.queue
+        self.retries.sent += 1
         self.drain.granted(work.tokens, work.sequences, queue.requests > 0, now_s)
         if use is not None and (queue.requests or use.drain.is_backlogged):
             use.drain.granted(work.tokens, work.sequences, queue.of_class(service_class).requests > 0, now_s)
@@ -215,16 +231,25 @@ class Pool:
             reason = self.single.room(work, lane, now_s)
             return (None, reason) if reason else (self.single, "")
         best: Replica | None = None
-        blocked_by = "no_replica"
+        blocked_by, rank = "no_replica", (False, 0)
+        plain = lane.cascade is not None and lane.cascade.avoids_speculation
         for replica in self.replicas.values():
             reason = replica.room(work, lane, now_s)
             if reason:
                 blocked_by = reason if reason != "no_replica" else blocked_by
-            elif best is None or replica.requests < best.requests:
-                best = replica
+                continue
+            own = (plain and replica.speculative, replica.requests)
+            if best is None or own < rank:
+                best, rank = replica, own
         return best, "" if best is not None else blocked_by
 
     def least_used(self, now_s: float) -> Replica | None:
         """Where something goes that is not to be held back (observe mode)."""
-        ready = [replica for replica in self.replicas.values() if replica.state(now_s) == "ready"]
+        ready = [replica for replica in self.replicas.values() if replica.state(now_s) in ("ready", BROKEN)]
         return min(ready, key=lambda replica: replica.requests, default=None)
+
+    def back_in_s(self, reason: str, now_s: float) -> float:
+        """How long it takes at least until one of its engines takes something, as far as they or their breakers have said."""
+        if reason == BROKEN:
+            return min(max(0.0, one.breaker.until_s - now_s) for one in self.replicas.values())
+        return min(max(0.0, one.busy_until_s - now_s) for one in self.replicas.values())

@@ -86,6 +86,9 @@ class WaitingLine:
         self.tokens -= life.work.tokens
         self.bytes -= life.request.prompt_bytes
 
+    def __contains__(self, life: Life) -> bool:
+        return self._lives.get(life.number) is life
+
     def first(self) -> Life:
         """Its head: whoever has to start first. A line that stands in a queue is never empty."""
         return self._lives[self._order[0][1]]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from headworks.core.breaker import Breaker
 from headworks.core.evidence import ClockProof, iteration_s
 from headworks.core.limit import RunningLimit
 from headworks.core.memory import Memory
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 Runs = Mapping[str, "Life"]
 DOWN_S = 1.0
 """A replica that refused a connection is left alone this long, or until a sample of it arrives."""
+BROKEN = "breaker_open"
 UNCOUNTED_S = float("inf")
 """Left alone until a sample has been counted."""
 
@@ -31,6 +33,8 @@ class Replica:
         "_kv_of_a_token",
         "_kv_ratio",
         "_kv_until_s",
+        "breaker",
+        "busy_until_s",
         "capacity",
         "closing",
         "decode",
@@ -54,6 +58,7 @@ class Replica:
         "sample",
         "scope",
         "sent_tokens",
+        "speculative",
         "stalls_at_s",
         "stamps_asked",
         "step_s",
@@ -63,8 +68,10 @@ class Replica:
         "unstamped",
     )
 
-    def __init__(self, name: str, policy: PoolPolicy, promise_s: float | None, runs: Runs) -> None:
+    def __init__(self, name: str, policy: PoolPolicy, promise_s: float | None, runs: Runs, speculative: bool = False) -> None:
         self.name = name
+        self.speculative = speculative
+        """It decodes speculatively."""
         self.scope = f"replica:{name}"
         self.policy = policy
         self.capacity: Capacity | None = None
@@ -80,6 +87,9 @@ class Replica:
         self._kv_ratio = self._kv_of_a_token = 0.0
         self._kv_until_s = float("-inf")
         self.down_until_s = 0.0
+        self.breaker = Breaker(policy.breaker)
+        self.busy_until_s = 0.0
+        """It refused something as busy, and said not to come back before then."""
         self.memory = Memory(self, runs)
         self.tokens_max: int | None = None
         """Memory it may be charged with: what it holds × over-commit; None while nobody knows."""
@@ -115,6 +125,7 @@ class Replica:
     def change_policy(self, policy: PoolPolicy, promise_s: float | None) -> None:
         self.policy = policy
         self.limit.fix(policy.active_requests_max)
+        self.breaker.change_policy(policy.breaker)
         self.memory.learn()
         self.reading.change_policy(policy, promise_s)
 
@@ -178,9 +189,11 @@ class Replica:
         return sample.waiting
 
     def state(self, now_s: float) -> str:
-        """`ready`, `lost` (unknown or refusing connections) or `stalled` (work inside and a frozen clock)."""
+        """`ready`, `lost` (unknown or refusing connections), `stalled` (work inside and a frozen clock) or `breaker_open`."""
         if self.capacity is None or now_s < self.down_until_s:
             return "lost"
+        if not self.breaker.lets_pass(now_s):
+            return BROKEN
         return "stalled" if now_s > self.stalls_at_s else "ready"
 
     def learn_capacity(self) -> None:
@@ -199,6 +212,8 @@ class Replica:
         """Why this work cannot go there now, or "". By what this gateway has taken; the ledger has the last word."""
         if self.capacity is None or now_s < self.down_until_s or now_s > self.stalls_at_s:
             return "no_replica"
+        if not self.breaker.is_closed and not self.breaker.lets_pass(now_s):
+            return BROKEN
         kv_used = self.kv_used_ratio(now_s)
         if kv_used is not None and kv_used > self.policy.kv_ratio_max:
             return "kv_saturation"

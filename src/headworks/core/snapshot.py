@@ -87,6 +87,9 @@ def _pool(desk: Desk, pool: Pool, now_s: float) -> dict[str, Any]:
         "service_rate_per_s": service.requests_per_s,
         "service_rate_error_ratio": service.requests_error_ratio,
         "forecasts": {"ttft": _kept(pool.bounds.firsts), "e2e": _kept(pool.bounds.totals)},
+        "steps_in_force": desk.cascades.levels(pool.name),
+        "upstream_sent": pool.retries.sent,
+        "upstream_retried": pool.retries.retried,
         "return_slots": len(pool.slots),
         "return_slots_tokens": pool.slots.tokens,
         "states": dict(sorted(states.items())),
@@ -115,6 +118,8 @@ def _replica(replica: Replica, now_s: float) -> dict[str, Any]:
     sample = replica.sample
     return {
         "state": replica.state(now_s),
+        "breaker": replica.breaker.state(now_s),
+        "breaker_transitions": dict(replica.breaker.transitions),
         "tokens": replica.tokens,
         "requests": replica.requests,
         "limit_running": replica.limit.value,
