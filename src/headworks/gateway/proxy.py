@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Mapping
 
 from headworks.core import effects, events
 from headworks.core.policy import INFINITE_S, ClassPolicy, Policy
-from headworks.core.types import Decision, Request, RequestKey, Usage
+from headworks.core.types import Decision, Leeway, Request, RequestKey, Usage
 from headworks.engines.base import Engine
 from headworks.gateway import reply
 from headworks.gateway.answers import Answers
@@ -170,11 +170,7 @@ class Proxy:
             self._fail(exchange, "model_not_found", ids, subject=parsed.model[:128])
             return None
         key_given = ids.idempotency_key is headers.get(b"idempotency-key")
-        leeway, equal = None, None
-        if service_class.on_pressure:
-            equal = self.equals.name(tenant, parsed, service_class)
-            strips = any(step.action == "strip_few_shot" for step in service_class.on_pressure)
-            leeway = variants.leeway(parsed, strips, self.equals.find(equal) is not None)
+        equal = self.equals.name(tenant, parsed, service_class) if service_class.on_pressure else None
         request = Request(
             own_id,
             RequestKey(tenant, ids.idempotency_key.decode("latin-1") if key_given else own_id),
@@ -198,11 +194,15 @@ class Proxy:
             parsed.output_tokens_min,
             parsed.assembles,
             parsed.prompt_kind,
-            leeway,
+            self._leeway(parsed, service_class, equal) if service_class.on_pressure else None,
         )
         if REQUEST_ID in headers and ids.request_id is headers[REQUEST_ID]:
             self._own.note(request.id, request.key, ids.request_id.decode("latin-1"))
         return ProxyCall(self, self._runner, exchange, request, parsed, ids, service_class.idle_s, equal)
+
+    def _leeway(self, parsed: Parsed, service_class: ClassPolicy, equal: Name | None) -> Leeway | None:
+        strips = any(step.action == "strip_few_shot" for step in service_class.on_pressure)
+        return variants.leeway(parsed, strips, self.equals.find(equal) is not None)
 
     # answers of our own
 
