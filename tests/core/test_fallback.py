@@ -10,7 +10,7 @@ import pytest
 from headworks.core import events
 from headworks.core.effects import Reply, Run, Serve
 from headworks.core.fallback import Cascade, shaped
-from headworks.core.policy import Policy, PoolPolicy, PricePolicy, ReplicaPolicy, SpillPolicy, StepPolicy
+from headworks.core.policy import Policy, PoolPolicy, PricePolicy, QuotaPolicy, ReplicaPolicy, SpillPolicy, StepPolicy
 from headworks.core.types import Leeway, Request, RequestKey
 from tests.core.driver import Bench, capacity, policy
 
@@ -317,3 +317,23 @@ def test_E5_a_reload_with_other_steps_begins_anew(steps: tuple[StepPolicy, ...])
     bench.feed(events.PolicyChanged(replace(degrading(*steps), version="v2", number=2)))
     arrive(bench)
     assert levels(bench) == ({"interactive": 0} if steps else {})
+
+
+def test_E5_what_is_spilled_is_outstanding_against_its_tenants_quota_as_well() -> None:
+    settings = degrading(SPILL, wait_s_max=0.0)
+    tenants = {name: replace(one, quota=QuotaPolicy("day", tokens=1_000)) for name, one in settings.tenants.items()}
+    bench = Bench(replace(settings, tenants=tenants), capacities=(capacity(), capacity("s/0"), capacity("c/0")))
+    pressed(bench, 1)
+    for _ in range(2):
+        arrive(bench, tokens=101, output_tokens=100)
+    runs = bench.take(Run)
+    own = bench.gate._desk.tenants["acme"].quota
+    purse = bench.gate._desk.pools["c"].spill
+    assert own is not None
+    assert purse is not None
+    assert (own.outstanding_tokens, purse.quota.outstanding_nanomoney) == (202, 100_000)
+    for run in runs:
+        bench.complete(run.execution.id, prompt_tokens=1, output_tokens=10)
+    assert (own.outstanding_tokens, own.committed_tokens) == (0, 22)
+    assert (purse.quota.outstanding_nanomoney, purse.quota.committed_nanomoney) == (0, 10_000)
+    assert (bench.held(own.scope), bench.held(purse.quota.scope, "nanomoney")) == (22, 10_000)

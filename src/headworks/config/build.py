@@ -180,6 +180,7 @@ def _pool(name: str, section: Pool) -> PoolPolicy:
         ),
         active_tokens_max=_number(section.active_tokens_max),
         active_requests_max=_least(_number(section.active_requests_max), _number(section.limit)),
+        floors={model: guaranteed.kv_tokens_min for model, guaranteed in section.memory.items()},
         kv_ratio_max=section.kv_ratio_max,
         discipline=_discipline(section.discipline),
         output_tokens_cold=section.estimate.output_tokens_cold,

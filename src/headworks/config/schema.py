@@ -181,7 +181,6 @@ NOT_YET_IN_FORCE: tuple[NotYet, ...] = (
     NotYet("tenants.*.over_quota", "what is over the quota is refused", only=("demote",)),
     NotYet("tenants.*.slo", "the class's promises hold"),
     NotYet("models.*.kv_bytes_per_token", "memory is counted in tokens"),
-    NotYet("pools.*.memory", "no model has a floor"),
     NotYet("pools.*.preemption", "nothing is preempted"),
     NotYet("pools.*.sessions", "there are no sessions"),
     NotYet("pools.*.mirror", "nothing is copied"),

@@ -12,6 +12,7 @@ from headworks.core.checks import compare
 from headworks.core.class_gates import CLOSED
 from headworks.core.disciplines import Discipline, own_share
 from headworks.core.estimate import Estimator
+from headworks.core.floors import RESERVED
 from headworks.core.forecast import forecast_of, uncached, wait_of
 from headworks.core.lane import Lane
 from headworks.core.life import Life
@@ -28,7 +29,7 @@ SOON_S = 1.0
 """The hint of a refusal that has nothing to do with load."""
 PROVED_RATIO = 0.95
 """A key whose execution is being stopped is asked for again when so many of its like have been proved to have stopped."""
-WAITS = frozenset({"queue_timeout", "tenant_capacity_exceeded", "kv_saturation", "compute_saturation", SATURATED})
+WAITS = frozenset({"queue_timeout", "tenant_capacity_exceeded", "kv_saturation", "compute_saturation", SATURATED, RESERVED})
 """Failed checks that time may cure: the request queues. The others refuse when they concern a request that must wait."""
 AT_ONCE = (*metering.AT_ONCE, CLOSED)
 """Failed checks that refuse at once, whatever else there is; the first of them is the one that is told."""
@@ -51,7 +52,7 @@ class Decider:
         """
         pool = lane.pool
         work = self.estimator.work(request, pool, lane.tenant_policy)
-        replica, reason = pool.place(work, lane, now_s)
+        replica, reason = pool.place(work, lane, now_s, request.model)
         read_at = pool.reads_least() if reason == SATURATED else replica
         share, kept = lane.share, None
         if share is not None and share.use is not None:
@@ -115,7 +116,7 @@ class Decider:
     def _never(self, life: Life) -> Row | None:
         """The verdict that no amount of waiting can cure (K08)."""
         work, lane = life.work, life.lane
-        largest = lane.pool.tokens_largest
+        largest = lane.pool.tokens_largest if not lane.pool.policy.floors else lane.pool.largest_tokens(life.request.model)
         if largest is not None and work.kv_tokens > largest:
             return "memory", lane.pool_scope, work.kv_tokens, largest, "tokens", NEVER
         tenant = lane.tenant_policy

@@ -255,6 +255,8 @@ class Desk:
         if replica is not None:
             replica.tokens += kv_tokens
             replica.requests += sequences
+            if replica.floors is not None:
+                replica.floors.take(life.request.model, kv_tokens)
         if use is not None:
             use.tokens += kv_tokens
             use.requests += sequences

@@ -189,6 +189,8 @@ class PoolPolicy:
     active_tokens_max: int | None = None
     """None: from the engines."""
     active_requests_max: int | None = None
+    floors: dict[str, int] = field(default_factory=dict)
+    """KV tokens guaranteed to models on every replica (B10)."""
     kv_ratio_max: float = 0.85
     discipline: DisciplinePolicy = field(default_factory=DisciplinePolicy)
     output_tokens_cold: int = 256

@@ -129,7 +129,7 @@ class Pool:
             self.tokens_max = sum(known) if known else None
         if described:
             self.unguarded_tokens = sum(replica.memory.unguarded_tokens for replica in described)
-        self.tokens_largest = self._largest_tokens()
+        self.tokens_largest = self.largest_tokens()
         self.reads_from_tokens = min((one.reading.from_tokens for one in self.replicas.values()), default=NOTHING_COUNTED)
         stoppable = [any(level != "E1" for level in one.capacity.evidence) for one in described if one.capacity is not None]
         self.grows = self.policy.growth and bool(stoppable) and all(stoppable)
@@ -206,14 +206,25 @@ class Pool:
             return self.single.limit.value
         return sum(replica.limit.value for replica in self.replicas.values())
 
-    def _largest_tokens(self) -> int | None:
-        """What no single request can pass: one replica's memory, and the pool's own limit."""
+    def largest_tokens(self, model: str = "") -> int | None:
+        """What no single request can pass: one replica's memory, for a model less what others are guaranteed, and the pool's limit."""
         limits = [replica.memory.kv_tokens for replica in self.replicas.values()]
         known = [limit for limit in limits if limit is not None]
+        if self.policy.floors and model:
+            known = [limit - sum(floor for name, floor in self.policy.floors.items() if name != model) for limit in known]
         stated = self.policy.active_tokens_max
         if not known or len(known) < len(limits):
             return stated
         return max(known) if stated is None else min(stated, max(known))
+
+    def left_tokens(self, model: str) -> int | None:
+        """What of one engine's memory the guarantees of other models leave to this one; None: there are none."""
+        left = [
+            one.tokens_max - one.tokens - one.floors.kept_tokens(model)
+            for one in self.replicas.values()
+            if one.floors is not None and one.tokens_max is not None
+        ]
+        return max(left, default=None)
 
     def kv_used_ratio(self, now_s: float) -> float | None:
         """Of the emptiest replica that can say: work goes there."""
@@ -222,19 +233,19 @@ class Pool:
         ratios = (replica.kv_used_ratio(now_s) for replica in self.replicas.values())
         return min((ratio for ratio in ratios if ratio is not None), default=None)
 
-    def place(self, work: Work, lane: Lane, now_s: float) -> tuple[Replica | None, str]:
+    def place(self, work: Work, lane: Lane, now_s: float, model: str = "") -> tuple[Replica | None, str]:
         """The replica with the least of our work where this fits, or None and the reason code that is in the way."""
         stated = self.policy.active_tokens_max
         if stated is not None and self.tokens + work.kv_tokens > stated:
             return None, "queue_timeout"
         if self.single is not None:
-            reason = self.single.room(work, lane, now_s)
+            reason = self.single.room(work, lane, now_s, model)
             return (None, reason) if reason else (self.single, "")
         best: Replica | None = None
         blocked_by, rank = "no_replica", (False, 0)
         plain = lane.cascade is not None and lane.cascade.avoids_speculation
         for replica in self.replicas.values():
-            reason = replica.room(work, lane, now_s)
+            reason = replica.room(work, lane, now_s, model)
             if reason:
                 blocked_by = reason if reason != "no_replica" else blocked_by
                 continue

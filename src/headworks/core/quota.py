@@ -210,6 +210,11 @@ class QuotaCharge:
         mine = self._listed(*self._billed)
         return mine if self._other is None else (*self._other.bill(usage, work, model, is_cancelled), *mine)
 
+    def tokens_in(self, scope: str) -> int:
+        """What is outstanding in that scope."""
+        own = self.tokens if self.scope == scope else 0
+        return own if self._other is None else own + self._other.tokens_in(scope)
+
     def _listed(self, tokens: int, nanomoney: int) -> tuple[tuple[str, str, int], ...]:
         policy = self._quota.policy
         found = []

@@ -13,6 +13,7 @@ from headworks.core.course import Course
 from headworks.core.decide import NEVER
 from headworks.core.desk import Desk
 from headworks.core.effects import Reply
+from headworks.core.floors import RESERVED
 from headworks.core.forecast import saw_nothing
 from headworks.core.life import ASKED, CLAIMING, QUEUED, Life
 from headworks.core.policy import INFINITE_S
@@ -22,7 +23,7 @@ from headworks.core.reasons import REASONS
 from headworks.core.types import READ_UNITS, Usage
 
 EXPIRES_AS = frozenset(
-    {"tenant_capacity_exceeded", "kv_saturation", "compute_saturation", SATURATED, "queue_timeout", "breaker_open"}
+    {"tenant_capacity_exceeded", "kv_saturation", "compute_saturation", SATURATED, RESERVED, "queue_timeout", "breaker_open"}
 )
 """What kept it waiting can be the answer; anything else that did is reported as time that ran out."""
 FOR_WANT_OF = frozenset({"pool", "engine"})

@@ -171,6 +171,8 @@ def audit(desk: Desk) -> list[str]:
         for replica in pool.replicas.values():
             there = [life for life in taken if life.execution.replica == replica.name]
             _same(found, f"replica {replica.name} tokens", replica.tokens, sum(life.work.kv_tokens for life in there))
+            if replica.floors is not None:
+                _same(found, f"replica {replica.name} by model", replica.floors.used(), replica.by_model())
             opening = sum(life.state == "sent" for life in there)
             _same(found, f"replica {replica.name} opening", replica.opening, opening)
             opening_tokens = sum(life.work.prefill_tokens for life in there if life.state == "sent" and life.streamed)
@@ -183,7 +185,7 @@ def audit(desk: Desk) -> list[str]:
         _same(found, f"tenant {tenant} tokens", use.tokens, sum(life.work.tokens - life.spare_tokens for life in mine))
         _same(found, f"tenant {tenant} requests", use.requests, sum(life.work.sequences for life in mine))
         if use.quota is not None:
-            asked = [life.quota.tokens for life in mine if life.quota is not None and life.quota.scope == use.quota.scope]
+            asked = [life.quota.tokens_in(use.quota.scope) for life in mine if life.quota is not None]
             _same(found, f"tenant {tenant} tokens outstanding", use.quota.outstanding_tokens, sum(asked))
     found.extend(f"{name} is {life.state}" for name, life in desk.runs.items() if life.state not in CHARGED_HERE)
     found.extend(f"{name} is claimed for {life.claim}" for name, life in desk.claims.items() if life.claim != name)
@@ -202,6 +204,6 @@ def _audit_classes(found: list[str], pool: Pool, taken: list[Life], waiting: lis
         _same(found, f"class {name} tokens queued in {pool.name}", queued.tokens, sum(life.work.tokens for life in theirs))
 
 
-def _same(found: list[str], what: str, counter: int, parts: int) -> None:
+def _same(found: list[str], what: str, counter: object, parts: object) -> None:
     if counter != parts:
         found.append(f"{what}: counter {counter}, parts {parts}")
