@@ -207,7 +207,7 @@ class Pool:
         return sum(replica.limit.value for replica in self.replicas.values())
 
     def largest_tokens(self, model: str = "") -> int | None:
-        """What no single request can pass: one replica's memory, for a model less what others are guaranteed, and the pool's limit."""
+        """What no single request can pass: the pool's limit, and one replica's memory less what other models are guaranteed."""
         limits = [replica.memory.kv_tokens for replica in self.replicas.values()]
         known = [limit for limit in limits if limit is not None]
         if self.policy.floors and model:
