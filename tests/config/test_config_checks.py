@@ -54,7 +54,8 @@ RELATIONS = [
     ),
     (
         "classes: {bulk: {on_pressure: [spill: llama]}}\n"
-        "spill: {llama: {url: 'https://a.example/v1', model: m, price_per_mtoken: {prompt: 1, output: 1}, money_per_day_max: 1}}",
+        "spill: {llama: {url: 'https://a.example/v1', model: m, price_per_mtoken: {prompt: 1, output: 1},"
+        " money_per_day_max: 1}}",
         "spill.llama: llama is the name of a pool as well; call one of the two otherwise",
     ),
     (
