@@ -28,11 +28,11 @@ CORE = sorted((SOURCE / "core").glob("*.py"))
 FILE_LINES_MAX = 400
 FUNCTION_LINES_MAX = 60
 FUNCTION_LINES_MEDIAN_MAX = 10
-CORE_LINES_MAX = 12_207
+CORE_LINES_MAX = 13_049
 PUBLIC_PORT_LINES_MAX = 1_660
 """May only shrink: a port that can be read in one sitting would have 1,200."""
 LONG_FILES = {
-    "src/headworks/core/gate.py": 419,
+    "src/headworks/core/gate.py": 406,
     "tests/engines/test_fake_engine.py": 578,
 }
 """Files above the limit, and how long they may be at most."""
@@ -200,8 +200,8 @@ def test_float_fields_carry_their_unit() -> None:
 
 
 UNANSWERED = {
-    *("model_reservation", "session_exhausted"),
-    *("tenant_frozen", "breaker_open"),
+    "session_exhausted",
+    "tenant_frozen",
 }
 """Reasons of what is not in force yet, which no test knows. May only shrink."""
 

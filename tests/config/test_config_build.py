@@ -166,6 +166,7 @@ def test_the_reference_file_becomes_settings() -> None:
         ("llama/0", "llama", "http://127.0.0.1:8000", "vllm"),
         ("small/0", "small", "http://127.0.0.1:8001", "vllm"),
         ("small/1", "small", "https://engine.example.com:8443", "vllm"),
+        ("cloud/0", "cloud", "https://api.example.com", "openai"),
     ]
     assert edges.replicas[0].api_key is not None
     assert edges.replicas[0].api_key.reveal() == "engine-0123456789abcdef01"

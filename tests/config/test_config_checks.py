@@ -48,6 +48,17 @@ RELATIONS = [
         "classes.bulk.on_pressure[0].smaller_model: no pool serves c; served are a, b",
     ),
     (
+        "classes: {bulk: {on_pressure: [no_speculation]}}",
+        "classes.bulk.on_pressure[0].no_speculation: no pool has replicas with speculative decoding (speculative: true) and"
+        " others without: there is nothing to choose",
+    ),
+    (
+        "classes: {bulk: {on_pressure: [spill: llama]}}\n"
+        "spill: {llama: {url: 'https://a.example/v1', model: m, price_per_mtoken: {prompt: 1, output: 1},"
+        " money_per_day_max: 1}}",
+        "spill.llama: llama is the name of a pool as well; call one of the two otherwise",
+    ),
+    (
         "tenants: {t: {keys: ['env:ACME_KEY'], classes: [silver]}}",
         "tenants.t.classes[0]: there is no class silver; there are interactive, batch, bulk",
     ),

@@ -129,8 +129,8 @@ class Heard:
     def not_sent(self, reason: str) -> None:
         self.said.append(f"not sent {reason}")
 
-    def busy(self) -> None:
-        self.said.append("busy")
+    def busy(self, retry_after_s: float) -> None:
+        self.said.append(f"busy for {retry_after_s:g} s" if retry_after_s else "busy")
 
     def closed(self) -> None:
         self.said.append("closed")

@@ -9,12 +9,13 @@ from collections.abc import Mapping
 from hashlib import sha256
 
 from headworks.config import secret
-from headworks.config.pools import Discipline, Pool, Price
+from headworks.config.pools import Discipline, Pool, Price, Spill
 from headworks.config.schema import Config
 from headworks.config.settings import ClientKey, ConnectionLimits, DecisionLogSettings, ReplicaSettings, Settings, UsageSettings
-from headworks.config.traffic import Quota, Rate, ServiceClass, Tenant
+from headworks.config.traffic import STEP_ACTIONS, PressureStep, Quota, Rate, ServiceClass, Tenant
 from headworks.config.values import ENVIRONMENT_NAME, address
 from headworks.core.policy import (
+    BreakerPolicy,
     ClassPolicy,
     DisciplinePolicy,
     GatePolicy,
@@ -25,6 +26,8 @@ from headworks.core.policy import (
     QuotaPolicy,
     RatePolicy,
     ReplicaPolicy,
+    SpillPolicy,
+    StepPolicy,
     TenantPolicy,
 )
 
@@ -33,11 +36,13 @@ DEFAULT_CLASS = "interactive"
 VERSION_LENGTH = 12
 PREEMPTIONS_UNTOLD = ("sglang", "llamacpp")
 """Engines of which it is not seen that their memory is full: SGLang's pages do not count it, llama.cpp fails everybody."""
+SPILL_LOOK_S = 30.0
+"""Somebody else's API is asked for its models so often, to see whether it is there."""
 
 
 def policy(config: Config, *, number: int) -> Policy:
     """What the core decides by. `number` orders versions: each reload takes a larger one."""
-    classes = {name: _class(name, section) for name, section in config.classes.items()}
+    classes = {name: _class(name, section, config) for name, section in config.classes.items()}
     tenants = {name: _tenant(name, section, tuple(classes)) for name, section in config.tenants.items()}
     if not tenants:
         classes = {DEFAULT_CLASS: classes[DEFAULT_CLASS]}
@@ -47,7 +52,10 @@ def policy(config: Config, *, number: int) -> Policy:
         number=number,
         classes=classes,
         tenants=tenants,
-        pools={name: _pool(name, section) for name, section in config.pools.items()},
+        pools={
+            **{name: _pool(name, section) for name, section in config.pools.items()},
+            **{name: _spill(name, section) for name, section in config.spill.items()},
+        },
         observe=config.server.mode == "observe",
         lease_s=config.ledger.lease_s,
         remember_s=config.ledger.remember_s,
@@ -61,7 +69,7 @@ def version(config: Config) -> str:
     return sha256(config.model_dump_json(by_alias=True).encode()).hexdigest()[:VERSION_LENGTH]
 
 
-def _class(name: str, section: ServiceClass) -> ClassPolicy:
+def _class(name: str, section: ServiceClass, config: Config) -> ClassPolicy:
     return ClassPolicy(
         name=name,
         share=section.share,
@@ -83,6 +91,31 @@ def _class(name: str, section: ServiceClass) -> ClassPolicy:
         on_growth_refused=section.on_growth_refused,
         refuse_when=None if section.refuse_when is None else GatePolicy(**section.refuse_when.model_dump()),
         observe=section.mode == "observe",
+        on_pressure=tuple(_step(step, config) for step in section.on_pressure),
+    )
+
+
+def _step(section: PressureStep, config: Config) -> StepPolicy:
+    action = next(name for name in STEP_ACTIONS if getattr(section, name) not in (None, False))
+    model, pool = section.smaller_model or "", ""
+    if section.spill is not None:
+        model, pool = config.spill[section.spill].model, section.spill
+    elif model:
+        pool = next((name for name, known in config.pools.items() if model in (known.models or ())), "")
+    clamp = section.clamp_output or 1
+    return StepPolicy(action, section.enter_ratio, section.leave_ratio, section.dwell_s, clamp, model, pool)
+
+
+def _spill(name: str, section: Spill) -> PoolPolicy:
+    """A pool of its own that no client can ask for: it is only ever tried for what others refuse."""
+    nanomoney = round(section.money_per_day_max * 1_000_000_000)
+    return PoolPolicy(
+        name=name,
+        models=(section.model,),
+        replicas=(ReplicaPolicy(replica_name(name, 0), exclusive=False),),
+        evidence_min="E1",
+        observe_every_s=SPILL_LOOK_S,
+        spill=SpillPolicy(section.model, _price(section.price_per_mtoken), nanomoney),
     )
 
 
@@ -142,10 +175,12 @@ def _pool(name: str, section: Pool) -> PoolPolicy:
         name=name,
         models=tuple(section.models or ()),
         replicas=tuple(
-            ReplicaPolicy(replica_name(name, number), replica.exclusive) for number, replica in enumerate(section.replicas)
+            ReplicaPolicy(replica_name(name, number), replica.exclusive, replica.speculative)
+            for number, replica in enumerate(section.replicas)
         ),
         active_tokens_max=_number(section.active_tokens_max),
         active_requests_max=_least(_number(section.active_requests_max), _number(section.limit)),
+        floors={model: guaranteed.kv_tokens_min for model, guaranteed in section.memory.items()},
         kv_ratio_max=section.kv_ratio_max,
         discipline=_discipline(section.discipline),
         output_tokens_cold=section.estimate.output_tokens_cold,
@@ -167,6 +202,8 @@ def _pool(name: str, section: Pool) -> PoolPolicy:
         forget_s=section.observe.forget_s,
         stalled_s=section.observe.stalled_s,
         pressure=PressurePolicy(**section.pressure.model_dump()),
+        breaker=BreakerPolicy(**section.breaker.model_dump()),
+        retries_ratio_max=section.retries.ratio_max,
     )
 
 
@@ -262,6 +299,17 @@ def _replicas(config: Config, environment: Mapping[str, str]) -> list[ReplicaSet
         )
         for name, pool in config.pools.items()
         for number, replica in enumerate(pool.replicas)
+    ] + [
+        ReplicaSettings(
+            name=replica_name(name, 0),
+            pool=name,
+            url=spill.url.rstrip("/").removesuffix("/v1"),
+            engine="openai",
+            api_key=_secret(spill.api_key, environment),
+            exclusive=False,
+            compute_url=None,
+        )
+        for name, spill in config.spill.items()
     ]
 
 

@@ -83,6 +83,11 @@ def _pressure_step(config: Config, here: Path, step: PressureStep) -> Iterator[F
         yield Finding((here,), text)
     if step.spill is not None and step.spill not in config.spill:
         yield Finding(((*here, "spill"), ("spill",)), f"{step.spill} is not in spill: {_listed(config.spill)}")
+    if step.no_speculation and not plain_beside_speculative(config):
+        text = (
+            "no pool has replicas with speculative decoding (speculative: true) and others without: there is nothing to choose"
+        )
+        yield Finding(((*here, "no_speculation"), ("pools",)), text)
     served = served_models(config)
     if step.smaller_model is not None and served is not None and step.smaller_model not in served:
         text = f"no pool serves {step.smaller_model}; served are {_listed(served)}"
@@ -170,7 +175,25 @@ def _listeners(config: Config) -> Iterator[Finding]:
         yield Finding(paths, f"{config.server.admin} is also where clients connect; choose another port")
 
 
-CHECKS: tuple[Callable[[Config], Iterator[Finding]], ...] = (_timeouts, _classes, _tenants, _listeners)
+def plain_beside_speculative(config: Config) -> bool:
+    """Whether some pool has replicas of both kinds."""
+    kinds = [[replica.speculative for replica in pool.replicas] for pool in config.pools.values()]
+    return any(True in found and False in found for found in kinds)
+
+
+def _spills(config: Config) -> Iterator[Finding]:
+    used = {step.spill for service_class in config.classes.values() for step in service_class.on_pressure}
+    for name in config.spill:
+        if name in config.pools:
+            yield Finding(
+                (("spill", name), ("pools", name)), f"{name} is the name of a pool as well; call one of the two otherwise"
+            )
+        if name not in used:
+            text = f"no class has a step spill: {name} in on_pressure, so nothing is ever sent there"
+            yield Finding((("spill", name), ("classes",)), text, is_warning=True)
+
+
+CHECKS: tuple[Callable[[Config], Iterator[Finding]], ...] = (_timeouts, _classes, _tenants, _listeners, _spills)
 
 
 def _ledger(config: Config, around: Surroundings) -> Iterator[Finding]:

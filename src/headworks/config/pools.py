@@ -173,6 +173,7 @@ class Replica(Section):
         None, description="Page of an exporter that shows compute use of this replica's accelerators."
     )
     tls: ReplicaTls | None = Field(None, description="How an https:// replica is verified.")
+    speculative: bool = Field(False, description="It runs with speculative decoding, which on_pressure: no_speculation avoids.")
 
 
 class Pool(Section):

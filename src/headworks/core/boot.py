@@ -184,15 +184,19 @@ class Boot:
         return False
 
     def quota_charges(self, life: Life, now_s: float) -> tuple[tuple[str, str, int], ...]:
-        """What a reserve charges to its tenant's quota. A period that has just begun has a limit to be told first."""
-        quota = life.lane.tenant.quota
-        if quota is None:
-            return ()
-        quota.turn(now_s)
-        if not quota.is_told:
-            self.put_limits()
-        life.quota = quota.take(life.work, life.request.model)
-        return life.quota.charges()
+        """What a reserve charges to its tenant's quota, and to what may be spent on a spill.
+
+        A period that has just begun has a limit to be told first.
+        """
+        purse = life.lane.pool.spill
+        for quota in (life.lane.tenant.quota, purse.quota if purse is not None else None):
+            if quota is None:
+                continue
+            quota.turn(now_s)
+            if not quota.is_told:
+                self.put_limits()
+            life.quota = quota.take(life.work, life.request.model, life.quota)
+        return life.quota.charges() if life.quota is not None else ()
 
     def answered_beat(self, answer: Answer, now_s: float) -> bool:
         """A heartbeat came back. True when the ledger is there again after it was lost."""

@@ -9,14 +9,13 @@ from headworks.core.commands import Answer
 from headworks.core.course import Course
 from headworks.core.desk import Desk
 from headworks.core.disciplines import own_share
-from headworks.core.events import Drain, SampleFailed, StoreChanged, UsageRead
+from headworks.core.events import Drain, Freed, ReplicaDescribed, ReplicaSampled, SampleFailed, StoreChanged, UsageRead
 from headworks.core.identity import Identity
 from headworks.core.life import ASKED, CLAIMING, RUNNING, SENT, Life
 from headworks.core.policy import INFINITE_S, Policy
 from headworks.core.pool import Pool
 from headworks.core.refusing import Refusing
-from headworks.core.replica import Replica
-from headworks.core.types import Capacity, ReplicaSample
+from headworks.core.replica import BROKEN, Replica
 
 LOOK_S_MIN = 0.025
 """Looks cost the engine's front end time: not more often than this, however fast its clock runs."""
@@ -35,15 +34,16 @@ class Changes:
         self._identity = identity
         self._until_s: float | None = None
 
-    def freed(self, name: str) -> Pool | None:
+    def freed(self, event: Freed, now_s: float) -> Pool | None:
         """The ledger says that something has ended there. Returns the pool that may have room now."""
-        pool = self._desk.pools.get(name)
+        pool = self._desk.pools.get(event.pool)
         if pool is not None:
             pool.ask_at_once()
         return pool
 
-    def described(self, capacity: Capacity, now_s: float) -> Pool | None:
+    def described(self, event: ReplicaDescribed, now_s: float) -> Pool | None:
         """An engine said what it can hold. Returns the pool that may have room now."""
+        capacity = event.capacity
         replica = self._boot.find_replica(capacity.replica)
         if replica is None:
             return None
@@ -55,8 +55,9 @@ class Changes:
         self._desk.observe(replica.name, now_s)
         return pool
 
-    def sampled(self, sample: ReplicaSample, now_s: float) -> Pool | None:
+    def sampled(self, event: ReplicaSampled, now_s: float) -> Pool | None:
         """One look at an engine: its gauges, and what they prove about executions that should have stopped."""
+        sample = event.sample
         replica = self._boot.find_replica(sample.replica)
         if replica is None:
             return None
@@ -66,6 +67,7 @@ class Changes:
         if replica.tokens_max != before_tokens:
             pool.learn_capacity()
         control.looked(pool, replica, self._desk.policy.classes, now_s)
+        self._desk.cascades.weigh(pool, now_s)
         self._course.sampled(replica, sample, now_s)
         self._boot.sampled(replica, sample, now_s)
         unconfirmed = replica.closing or replica.unproved
@@ -85,7 +87,9 @@ class Changes:
             return
         if event.unreachable:
             replica.refused_connection(now_s)
-        self._pool_of(replica).pressure.look(now_s)
+        pool = self._pool_of(replica)
+        pool.pressure.look(now_s)
+        self._desk.cascades.weigh(pool, now_s)
         self._desk.observe(replica.name, now_s + replica.policy.observe_every_s)
 
     def _pool_of(self, replica: Replica) -> Pool:
@@ -101,9 +105,10 @@ class Changes:
             return "draining"
         if not self._boot.open(now_s):
             return "ledger_unavailable"
-        if all(replica.state(now_s) != "ready" for replica in pool.replicas.values()):
-            return "no_replica"
-        return ""
+        states = [replica.state(now_s) for replica in pool.replicas.values()]
+        if "ready" in states or (BROKEN in states and self._desk.policy.observe):
+            return ""
+        return BROKEN if BROKEN in states else "no_replica"
 
     def drain(self, event: Drain, now_s: float) -> None:
         """Admit nobody new; what waits and could not start in time is answered now, the rest runs out."""
@@ -167,6 +172,10 @@ class Changes:
             if use.quota is not None:
                 use.quota.turn(now_s)
                 use.quota.read(event.used)
+        for pool in self._desk.pools.values():
+            if pool.spill is not None:
+                pool.spill.quota.turn(now_s)
+                pool.spill.quota.read(event.used)
         self._boot.put_limits()
 
     def reload(self, policy: Policy, now_s: float) -> None:

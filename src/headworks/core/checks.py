@@ -7,6 +7,7 @@ predicted first token. Each says what it compared with what. None decides what i
 
 from __future__ import annotations
 
+from headworks.core.floors import RESERVED
 from headworks.core.forecast import places_of, whole_answer_s
 from headworks.core.lane import Lane
 from headworks.core.memory import PEAK_RATIO
@@ -35,6 +36,10 @@ def compare(request: Request, work: Work, lane: Lane, forecast: Forecast, now_s:
         rows.append(("memory", pool_scope, pool.tokens + work.kv_tokens, pool.tokens_max, "tokens", POOL_FULL))
         if pool.tokens + work.kv_tokens > pool.unguarded_tokens:
             _peak(rows, work, lane, now_s)
+    if pool.policy.floors:
+        left = pool.left_tokens(request.model)
+        if left is not None:
+            rows.append(("memory", f"model:{request.model}", work.kv_tokens, left, "tokens", RESERVED))
     kv_used = pool.kv_used_ratio(now_s)
     if kv_used is not None:
         rows.append(("memory", pool_scope, kv_used, pool.policy.kv_ratio_max, "kv_ratio", MEMORY_FULL))

@@ -15,7 +15,7 @@ from headworks.core.book_table import TERMINAL
 from headworks.core.commands import Answer, Cancel, Start, Stop
 from headworks.core.desk import Desk
 from headworks.core.effects import Abort, Run
-from headworks.core.ending import end_of, outcome_of, outcome_record, usage_of
+from headworks.core.ending import end_of, forget_proofs, is_failure, learn_end, outcome_of, outcome_record, usage_of
 from headworks.core.events import (
     ClientSlow,
     EngineClosed,
@@ -33,7 +33,7 @@ from headworks.core.growth import Growth
 from headworks.core.life import LEAVING, RUNNING, SENT, SETTLING, UNASKED, Life
 from headworks.core.policy import INFINITE_S
 from headworks.core.pool import Pool
-from headworks.core.replica import Replica
+from headworks.core.replica import BROKEN, Replica
 from headworks.core.types import Decision, ReplicaSample
 
 OVERDUE_S = 10.0
@@ -74,7 +74,9 @@ class Course:
         if life.claim:  # whoever asked first may have left, and others may have come
             name, *rest = life.subscribers or [name]
             others = tuple(rest)
-        desk.effect(Run(name, life.execution, work.output_tokens_max, send_before_s, decision, others, watch_tokens))
+        desk.effect(
+            Run(name, life.execution, work.output_tokens_max, send_before_s, decision, others, watch_tokens, life.variant)
+        )
 
     def first_byte(self, event: FirstByte, now_s: float) -> Pool | None:
         """Its prompt has been read. Returns the pool, if others may be read now."""
@@ -85,6 +87,8 @@ class Course:
         life.first_byte_s = now_s
         replica = life.replica
         if replica is not None:
+            if not replica.breaker.is_closed:
+                replica.breaker.began(event.execution, now_s)
             self._learn_first_byte(life, replica, now_s)
             replica.unstamped[life.execution.id] = now_s
         self._desk.set_timer(life, life.request.finish_by_s)
@@ -151,26 +155,16 @@ class Course:
             life.first_byte_s = now_s
         life.usage = event.usage
         life.failed = event.failed
+        if life.replica is not None:
+            life.replica.breaker.ended_well(event.execution, now_s)
         if not event.failed:
             self._growth.ended(life, event.usage)
             saw_end(life, self._desk.policy.observe, now_s)
             if life.lane.pool.policy.over_commit != 1.0 and life.replica is not None:
                 life.lane.lengths.add(event.usage.output_tokens // life.work.sequences)
                 life.replica.memory.ended()
-            self._learn_end(life, event.usage.output_tokens, now_s)
+            learn_end(life, event.usage.output_tokens, now_s)
         self._settle(life, "ended", "E1", now_s)
-
-    def _learn_end(self, life: Life, output_tokens: int, now_s: float) -> None:
-        """What an answer that ended well says of how many may run."""
-        replica, first_s = life.replica, life.first_byte_s
-        if replica is None:
-            return
-        if not life.streamed:
-            replica.limit.ended(replica.requests)
-        elif life.lane.service_class.tpot_slo_s is not None and first_s is not None and first_s >= replica.limit.pace.since_s:
-            further = output_tokens // life.work.sequences - 1
-            if further > 0:
-                replica.limit.pace.answered((now_s - first_s) / further, now_s - first_s)
 
     def not_sent(self, event: NotSent, now_s: float) -> Life | None:
         """Nothing was written, or the engine refused it as busy: E0. Returns the life if its client may have another try.
@@ -181,10 +175,12 @@ class Course:
         if life is None or life.state not in (SENT, LEAVING):
             return None
         life.end_reason = life.end_reason or NOT_SENT_REASONS.get(event.reason, "no_replica")
-        if event.reason == "connect":
-            replica = life.replica
-            if replica is not None:
-                replica.refused_connection(now_s)
+        replica = life.replica
+        if event.reason == "connect" and replica is not None:
+            replica.refused_connection(now_s)
+            self._failed(life, now_s)
+        elif event.reason == "busy" and replica is not None:
+            replica.busy_until_s = max(replica.busy_until_s, now_s + event.retry_after_s)
         life.failed = True
         again = life.wanted and life.state == SENT and event.reason != "fault"
         self._settle(life, "not_sent", "E0", now_s, report=not again)
@@ -239,6 +235,10 @@ class Course:
             return
         if was == LEAVING:
             return
+        if is_failure(life, what, was, now_s):
+            self._failed(life, now_s)
+        elif life.replica is not None:
+            life.replica.breaker.silent(life.execution.id)
         if was == SENT:
             self._no_longer_opening(life)
             saw_nothing(life, now_s)
@@ -250,6 +250,14 @@ class Course:
         if abort:
             desk.effect(Abort(life.execution.id, reason if life.wanted else ""))
         desk.ask(life, Cancel(life.execution.id, desk.owner), now_s)
+
+    def _failed(self, life: Life, now_s: float) -> None:
+        """Its engine failed it."""
+        replica = life.replica
+        said = replica.breaker.failed(life.execution.id, now_s) if replica is not None else ""
+        if replica is not None and said:
+            self._desk.alarm(BROKEN, replica.name, said)
+            self._desk.wake(replica.breaker.until_s)
 
     def _no_longer_opening(self, life: Life) -> None:
         replica = life.replica
@@ -292,23 +300,13 @@ class Course:
             return
         life.evidence = level
         life.timer_s = INFINITE_S
-        self._forget_proofs(life)
+        forget_proofs(life)
         if report:
             self.report(life, now_s)
         desk.drop_rider(life)
         usage = usage_of(life)
         commits = metering.commits(life) if life.quota is not None else ()
         desk.ask(life, Stop(life.execution.id, desk.owner, level, end_of(life), usage, commits), now_s)
-
-    def _forget_proofs(self, life: Life) -> None:
-        replica, execution = life.replica, life.execution.id
-        if replica is None:
-            return
-        if life.first_byte_s is not None:
-            replica.unstamped.pop(execution, None)
-        if replica.closing or replica.unproved:
-            replica.closing.pop(execution, None)
-            replica.unproved.pop(execution, None)
 
     def answered(self, life: Life, answer: Answer, now_s: float) -> bool:
         """An answer to start, cancel or stop. True when the life has ended by it."""
@@ -352,6 +350,7 @@ class Course:
             return None
         if life.state in (SENT, RUNNING):
             life.end_reason, life.failed = "upstream_lost", True
+            self._failed(life, now_s)
             self._desk.effect(Abort(life.execution.id, "upstream_lost" if life.wanted else ""))
         self._close_by_ledger(life, evidence, now_s)
         return life
@@ -362,7 +361,7 @@ class Course:
                 self._no_longer_opening(life)
             self._desk.move(life, "proved")
             life.evidence = evidence
-            self._forget_proofs(life)
+            forget_proofs(life)
             self.report(life, now_s)
         if life.quota is not None:
             metering.commits(life)

@@ -12,6 +12,7 @@ from headworks.core.checks import compare
 from headworks.core.class_gates import CLOSED
 from headworks.core.disciplines import Discipline, own_share
 from headworks.core.estimate import Estimator
+from headworks.core.floors import RESERVED
 from headworks.core.forecast import forecast_of, uncached, wait_of
 from headworks.core.lane import Lane
 from headworks.core.life import Life
@@ -28,7 +29,7 @@ SOON_S = 1.0
 """The hint of a refusal that has nothing to do with load."""
 PROVED_RATIO = 0.95
 """A key whose execution is being stopped is asked for again when so many of its like have been proved to have stopped."""
-WAITS = frozenset({"queue_timeout", "tenant_capacity_exceeded", "kv_saturation", "compute_saturation", SATURATED})
+WAITS = frozenset({"queue_timeout", "tenant_capacity_exceeded", "kv_saturation", "compute_saturation", SATURATED, RESERVED})
 """Failed checks that time may cure: the request queues. The others refuse when they concern a request that must wait."""
 AT_ONCE = (*metering.AT_ONCE, CLOSED)
 """Failed checks that refuse at once, whatever else there is; the first of them is the one that is told."""
@@ -42,11 +43,16 @@ class Decider:
         self.gateway = gateway
         self.estimator = Estimator()
 
-    def look(self, request: Request, number: int, lane: Lane, discipline: Discipline, now_s: float) -> tuple[Life, bool]:
-        """A new life with its work, forecast and verdicts; and whether nothing at all stands in its way."""
+    def look(
+        self, request: Request, number: int, lane: Lane, discipline: Discipline, now_s: float, counts: bool = True
+    ) -> tuple[Life, bool]:
+        """A new life with its work, forecast and verdicts; and whether nothing at all stands in its way.
+
+        `counts`: it has just come. A variant of one that had is not another attempt of its client.
+        """
         pool = lane.pool
         work = self.estimator.work(request, pool, lane.tenant_policy)
-        replica, reason = pool.place(work, lane, now_s)
+        replica, reason = pool.place(work, lane, now_s, request.model)
         read_at = pool.reads_least() if reason == SATURATED else replica
         share, kept = lane.share, None
         if share is not None and share.use is not None:
@@ -65,7 +71,7 @@ class Decider:
         life.rows = rows = compare(request, work, lane, forecast, now_s)
         if kept is not None:
             rows.append(kept)
-        if lane.metered or request.retry_count:
+        if (lane.metered or request.retry_count) and counts:
             rows[:0] = metering.arrived(life, now_s)
         if lane.gates is not None:
             rows += lane.gates.rows(now_s)
@@ -110,7 +116,7 @@ class Decider:
     def _never(self, life: Life) -> Row | None:
         """The verdict that no amount of waiting can cure (K08)."""
         work, lane = life.work, life.lane
-        largest = lane.pool.tokens_largest
+        largest = lane.pool.tokens_largest if not lane.pool.policy.floors else lane.pool.largest_tokens(life.request.model)
         if largest is not None and work.kv_tokens > largest:
             return "memory", lane.pool_scope, work.kv_tokens, largest, "tokens", NEVER
         tenant = lane.tenant_policy
@@ -133,7 +139,7 @@ class Decider:
             life.work,
             self._retry_after_s(life, reason, now_s) if outcome == "refuse" else None,
             _position(life.lane) if outcome == "queue" else 0,
-            "",
+            ", ".join(life.variant.told) if life.variant is not None and outcome != "refuse" else "",
             now_s,
             now_s - request.arrived_s,
             self.gateway,
@@ -154,6 +160,7 @@ class Decider:
             wait_s = wait_of(lane.pool, ahead, now_s)
             name = "" if lane.share is None else lane.service_class.name
             slot_s = lane.pool.slots.give(wait_s, life.work.tokens, ahead.tokens_per_s, horizon_s, now_s, name)
+            slot_s = max(slot_s, lane.pool.back_in_s(reason, now_s))
         elif retry == "refill":
             slot_s = metering.refill_s(life, horizon_s, now_s)
         elif retry == "key":
@@ -163,7 +170,7 @@ class Decider:
         elif reason == GONE:
             return metering.renewed_s(life, now_s)
         else:
-            return SOON_S if retry == "soon" else None
+            return max(SOON_S, life.lane.pool.back_in_s(reason, now_s)) if retry == "soon" else None
         metering.gave_slot(life, slot_s, horizon_s, now_s)
         return slot_s
 

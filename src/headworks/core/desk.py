@@ -18,6 +18,7 @@ from headworks.core.commands import Command, Grow, Start, Stop
 from headworks.core.decide import Decider
 from headworks.core.disciplines import Discipline
 from headworks.core.effects import Alarm, Ask, Effect, Observe, Outcome, Record, WakeAt
+from headworks.core.fallback import Cascades
 from headworks.core.lane import Lane
 from headworks.core.life import ASKED, ENDED, MOVES_FROM, RUNNING, Life
 from headworks.core.policy import INFINITE_S, ClassPolicy, Policy, TenantPolicy
@@ -43,7 +44,8 @@ class Desk:
         self.decider = Decider(policy, owner.gateway)
         self.runs: dict[str, Life] = {}
         """Execution id → life, from the first ask until it is settled."""
-        self.pools = {name: Pool(pool, policy.first_token_s, self.runs) for name, pool in policy.pools.items()}
+        self.pools = {name: Pool(pool, policy.first_token_s, self.runs, utc_offset_s) for name, pool in policy.pools.items()}
+        self.cascades = Cascades(policy)
         self.disciplines = {name: Discipline(pool.discipline) for name, pool in policy.pools.items()}
         self._utc_offset_s = utc_offset_s
         self.tenants = {name: TenantUse(one, policy.prices, utc_offset_s) for name, one in policy.tenants.items()}
@@ -89,10 +91,11 @@ class Desk:
         found = self._cached_ratios | {key: lane.cached_ratio for key, lane in self._lanes.items() if lane.cached_ratio}
         self._cached_ratios = {key: ratio for key, ratio in found.items() if key[0] in policy.tenants}
         self._lanes.clear()
+        self.cascades.change_policy(policy)
         for name, pool_policy in policy.pools.items():
             pool = self.pools.get(name)
             if pool is None:
-                self.pools[name] = Pool(pool_policy, policy.first_token_s, self.runs)
+                self.pools[name] = Pool(pool_policy, policy.first_token_s, self.runs, self._utc_offset_s)
             else:
                 pool.change_policy(pool_policy, policy.first_token_s)
             self.disciplines[name] = Discipline(pool_policy.discipline)
@@ -113,6 +116,7 @@ class Desk:
             promise = self.policy.classes.get(service_class) or ClassPolicy(service_class)  # deleted likewise
             lane = Lane(use, promise, self.pools[pool], self.policy)
             lane.cached_ratio = self._cached_ratios.get((tenant, service_class, pool), 0.0)
+            lane.cascade = self.cascades.of(pool, service_class)
             self._lanes[tenant, service_class, pool] = lane
         return lane
 
@@ -251,6 +255,8 @@ class Desk:
         if replica is not None:
             replica.tokens += kv_tokens
             replica.requests += sequences
+            if replica.floors is not None:
+                replica.floors.take(life.request.model, kv_tokens)
         if use is not None:
             use.tokens += kv_tokens
             use.requests += sequences
@@ -277,6 +283,9 @@ class Desk:
     def let_go(self, life: Life) -> None:
         """The ledger charges nothing for this attempt any more."""
         self.give_back(life)
+        replica = life.replica
+        if replica is not None and not replica.breaker.is_closed:
+            replica.breaker.silent(life.execution.id)
         if life.quota is not None:
             life.quota.close()
             life.quota = None

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from headworks.core.commands import Command, Unmark, Waits
 from headworks.core.fair import Flow
+from headworks.core.floors import RESERVED
 from headworks.core.life import Life
 from headworks.core.policy import DisciplinePolicy
 from headworks.core.predict import DrainRate
@@ -120,12 +121,28 @@ class Round:
                 self._block(life, kept[REASON])
                 self._unmark(queue.lines[lane.flow])
                 continue
-            life.replica, reason = pool.place(life.work, lane, now_s)
+            life.replica, reason = pool.place(life.work, lane, now_s, life.request.model)
             if life.replica is not None:
                 return life
             self._block(life, reason)
+            if reason == RESERVED:  # the room that is kept is for other models: they may pass, in this line and in others
+                self._unmark(queue.lines[lane.flow])
+                passing = self._of_another_model(life)
+                if passing is not None:
+                    return passing
+                continue
             if not self._may_be_passed(life, reason):
                 return None
+        return None
+
+    def _of_another_model(self, head: Life) -> Life | None:
+        """Behind a head that waits for room which is kept for other models, one of those models that can start now."""
+        lane = head.lane
+        for life in self._pool.queue.lines[lane.flow].behind_first(PASSED_BY_MAX):
+            if life.request.model != head.request.model and lane.tenant_fits(life.work) and self._now_s <= life.start_by_s:
+                life.replica, _ = self._pool.place(life.work, lane, self._now_s, life.request.model)
+                if life.replica is not None:
+                    return life
         return None
 
     def _block(self, life: Life, reason: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from headworks.core.commands import Command, Shortfall
-from headworks.core.types import Decision, Execution, Request, RequestKey, Usage, Work
+from headworks.core.types import Decision, Execution, Request, RequestKey, Usage, Variant, Work
 
 
 @dataclass(slots=True)
@@ -32,6 +32,8 @@ class Run:
     """Arrivals that share its answer already. None: nobody ever will, since its client gave no key."""
     watch_tokens: int = 0
     """As `Watch`, from the start. 0: all that it may write is reserved, so nobody need watch how far it is."""
+    variant: Variant | None = None
+    """What is to be sent in place of what was asked for; None: that."""
 
 
 @dataclass(slots=True)
@@ -62,6 +64,14 @@ class Reply:
     decision: Decision
     usage: Usage | None = None
     """What its key has used, where it completed and the answer is gone (A6)."""
+
+
+@dataclass(slots=True)
+class Serve:
+    """Answer this arrival with what is kept of an equal request of its tenant."""
+
+    id: str
+    decision: Decision
 
 
 @dataclass(slots=True)
@@ -152,4 +162,4 @@ class WakeAt:
     at_s: float
 
 
-Effect = Ask | Run | Watch | Abort | Reply | Attach | Record | Observe | Alarm | WakeAt
+Effect = Ask | Run | Watch | Abort | Reply | Serve | Attach | Record | Observe | Alarm | WakeAt

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from headworks.core import metering
 from headworks.core.effects import Outcome
-from headworks.core.life import Life
+from headworks.core.life import SENT, Life
 from headworks.core.types import Usage
 
 
@@ -22,6 +22,39 @@ def usage_of(life: Life) -> Usage | None:
         end = "length" if life.cut else end_of(life)
         life.usage = Usage(prompt_tokens, 0, life.output_tokens, 0.0, end, False)
     return life.usage
+
+
+def forget_proofs(life: Life) -> None:
+    """It has stopped, so nothing more is to be proved of it."""
+    replica, execution = life.replica, life.execution.id
+    if replica is None:
+        return
+    if life.first_byte_s is not None:
+        replica.unstamped.pop(execution, None)
+    if replica.closing or replica.unproved:
+        replica.closing.pop(execution, None)
+        replica.unproved.pop(execution, None)
+
+
+def is_failure(life: Life, what: str, was: str, now_s: float) -> bool:
+    """Whether it is left because its engine failed it: a broken answer, or silence for longer than its class bears (B16)."""
+    if what != "time_over":
+        return what in ("lost", "silent")
+    # An answer in one piece shows its first byte at its end, so only its whole budget tells that there is none.
+    return was == SENT and now_s - (life.sent_s or now_s) >= life.lane.service_class.first_byte_s
+
+
+def learn_end(life: Life, output_tokens: int, now_s: float) -> None:
+    """What an answer that ended well says of how many may run."""
+    replica, first_s = life.replica, life.first_byte_s
+    if replica is None:
+        return
+    if not life.streamed:
+        replica.limit.ended(replica.requests)
+    elif life.lane.service_class.tpot_slo_s is not None and first_s is not None and first_s >= replica.limit.pace.since_s:
+        further = output_tokens // life.work.sequences - 1
+        if further > 0:
+            replica.limit.pace.answered((now_s - first_s) / further, now_s - first_s)
 
 
 def outcome_of(life: Life) -> str:

@@ -63,6 +63,8 @@ class NotSent:
 
     execution: str
     reason: str
+    retry_after_s: float = 0.0
+    """With `busy`: when the engine said that it is worth coming back; 0 if it did not say."""
 
 
 @dataclass(slots=True)

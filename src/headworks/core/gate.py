@@ -20,11 +20,13 @@ from headworks.core.course import Course
 from headworks.core.desk import Desk
 from headworks.core.disciplines import Discipline, Round
 from headworks.core.effects import Effect
+from headworks.core.fallback import LAST_S, Fallback, shaped
 from headworks.core.identity import NOTHING, Identity
 from headworks.core.life import ASKED, CLAIMING, LEAVING, QUEUED, UNASKED, Life
 from headworks.core.policy import INFINITE_S, Policy
 from headworks.core.pool import Pool
 from headworks.core.refusing import Refusing, blocked_by
+from headworks.core.retrying import heir_of
 from headworks.core.snapshot import audit, snapshot, tenant_use
 from headworks.core.types import Execution, Owner, Reservation
 
@@ -39,6 +41,7 @@ class Gate:
         self._refusing = Refusing(self._desk, self._course)
         self._identity = Identity(self._desk, self._course, self._boot, self._refusing)
         self._changes = Changes(self._desk, self._course, self._boot, self._refusing, self._identity)
+        self._fallback = Fallback(self._desk, self._changes, self._refusing, self._reserve, self._wait)
         self.left, self.unsure, self.estimates = self._desk.left, self._desk.unsure, self._desk.decider.estimator.standing
         """For looking in, as `snapshot` below."""
         self._handlers: dict[type[Any], Callable[[Any, float], None]] = {
@@ -49,17 +52,17 @@ class Gate:
             events.LedgerLost: self._boot.ledger_lost,
             events.StoreChanged: self._changes.store_changed,
             events.NotSent: self._on_not_sent,
-            events.FirstByte: self._on_first_byte,
+            events.FirstByte: self._then_pump(self._course.first_byte),
             events.Progressed: self._course.progressed,
             events.Stopped: self._course.stopped,
             events.EngineLost: self._course.lost,
             events.EngineSilent: self._course.silent,
             events.EngineClosed: self._course.closed,
             events.Evidence: self._course.evidence,
-            events.ReplicaDescribed: self._on_described,
-            events.ReplicaSampled: self._on_sampled,
+            events.ReplicaDescribed: self._then_pump(self._changes.described),
+            events.ReplicaSampled: self._then_pump(self._changes.sampled),
             events.SampleFailed: self._changes.sample_failed,
-            events.Freed: self._on_freed,
+            events.Freed: self._then_pump(self._changes.freed),
             events.UsageRead: self._changes.usage_read,
             events.Tick: self._on_tick,
             events.ClientSlow: self._course.client_slow,
@@ -79,9 +82,12 @@ class Gate:
         if request.key_given and self._identity.claims_first(request, now_s):
             return
         lane = desk.lane(request.key.tenant, request.service_class, request.pool)
-        discipline = desk.disciplines[request.pool]
+        discipline, variant = desk.disciplines[request.pool], None
+        if lane.cascade is not None and lane.cascade.level:
+            request, variant = shaped(request, lane.cascade.in_force())
         desk.arrivals += 1
         life, free = desk.decider.look(request, desk.arrivals, lane, discipline, now_s)
+        life.variant = variant
         desk.lives[request.id] = life
         if request.key_given:
             self._identity.take_up(life)
@@ -92,6 +98,8 @@ class Gate:
             return
         closed = self._changes.closed(lane.pool, now_s)
         refusal = closed or desk.decider.refusal(life, discipline, now_s)
+        if refusal and lane.cascade is not None and self._fallback.instead(life, refusal, now_s):
+            return
         if not refusal and lane.metered:
             metering.let_in(life, now_s)
         if desk.policy.observe and not closed:
@@ -122,7 +130,7 @@ class Gate:
             life.blocked_by = "queue_timeout" if life.lane.tenant_fits(life.work) else "tenant_capacity_exceeded"
         self._pump(pool, now_s)
         if life.state == QUEUED:
-            self._desk.set_timer(life, life.start_by_s)
+            self._desk.set_timer(life, life.start_by_s - (LAST_S if life.lane.cascade is not None else 0.0))
             life.decision = self._desk.decider.decision(life, "queue", life.blocked_by, now_s)
             self._desk.record(life.decision)
 
@@ -157,7 +165,7 @@ class Gate:
             if life is None:
                 return
             if now_s > life.start_by_s:
-                self._refusing.expire(life, now_s)
+                self._fallback.expire(life, now_s)
                 continue
             pool.queue.remove(life)
             self._reserve(life, now_s)
@@ -165,11 +173,13 @@ class Gate:
     def _reserve(self, life: Life, now_s: float) -> None:
         """Ask the ledger to charge it, at its place and in its flow's turn."""
         desk, lane, replica = self._desk, life.lane, life.replica
-        assert replica is not None
         desk.move(life, "picked")
+        assert replica is not None
         life.execution = execution = Execution(life.claim or desk.mint(), replica.name)
         desk.runs[execution.id] = life
         desk.take(life)
+        if not replica.breaker.is_closed:
+            replica.breaker.sent(execution.id, now_s)
         queue = lane.pool.queue
         behind = queue.serve(life, now_s) if queue.requests and lane.share is not None else queue
         charges = lane.charges(life.work, replica.scope)
@@ -270,9 +280,6 @@ class Gate:
 
     # after the grant
 
-    def _on_first_byte(self, event: events.FirstByte, now_s: float) -> None:
-        self._pump_one(self._course.first_byte(event, now_s), now_s)
-
     def _on_not_sent(self, event: events.NotSent, now_s: float) -> None:
         """Nothing ran. A client that still waits gets another attempt while that can be on time, else an answer."""
         life = self._course.not_sent(event, now_s)
@@ -281,19 +288,15 @@ class Gate:
         pool = life.lane.pool
         if event.reason == "busy":
             self._desk.wake(pool.sent_back(None, event.reason, now_s))
-        if now_s < life.start_by_s and not self._changes.closed(pool, now_s):
+        closed = now_s >= life.start_by_s or self._changes.closed(pool, now_s)
+        if not closed and (event.reason == "late" or pool.retries.spend()):
             self._again(life, pool, now_s)
         else:
             self._refusing.refuse(life, life.end_reason, now_s)
 
     def _again(self, life: Life, pool: Pool, now_s: float) -> None:
         """The same arrival at its old place, as a new attempt; the old one is only settled any more."""
-        heir = Life(life.request, life.number, life.lane, life.work, life.forecast)
-        heir.rows, heir.start_by_s, heir.blocked_by = life.rows, life.start_by_s, life.end_reason
-        heir.subscribers, life.subscribers = life.subscribers, []
-        heir.sharers, life.sharers = life.sharers, None
-        heir.drawn, life.drawn, heir.retry_kind = life.drawn, (), life.retry_kind
-        life.reported = True
+        heir = heir_of(life)
         for arrival in heir.subscribers:
             self._desk.lives[arrival] = heir
         if life.claim:
@@ -321,14 +324,6 @@ class Gate:
         if pool.queue.requests:
             self._pump(pool, now_s)
 
-    # the engines
-
-    def _on_described(self, event: events.ReplicaDescribed, now_s: float) -> None:
-        self._pump_one(self._changes.described(event.capacity, now_s), now_s)
-
-    def _on_sampled(self, event: events.ReplicaSampled, now_s: float) -> None:
-        self._pump_one(self._changes.sampled(event.sample, now_s), now_s)
-
     # the ledger and time
 
     def _on_standing_answered(self, answer: Answer, now_s: float) -> None:
@@ -348,9 +343,6 @@ class Gate:
         if life is not None:
             self._ended(life, now_s)
 
-    def _on_freed(self, event: events.Freed, now_s: float) -> None:
-        self._pump_one(self._changes.freed(event.pool), now_s)
-
     def _on_tick(self, event: events.Tick, now_s: float) -> None:
         desk = self._desk
         desk.woken()
@@ -359,7 +351,7 @@ class Gate:
             self._refusing.expire(life, now_s)
         for life in desk.due(now_s):
             if life.state in (QUEUED, ASKED):
-                self._refusing.expire(life, now_s)
+                self._fallback.expire(life, now_s)
             elif life.state == CLAIMING:
                 self._identity.late(life, now_s)
             elif life.state != UNASKED:
@@ -370,9 +362,15 @@ class Gate:
         self._changes.end_drain(now_s)
         self._pump_all(now_s)
 
-    def _pump_one(self, pool: Pool | None, now_s: float) -> None:
-        if pool is not None:
-            self._pump(pool, now_s)
+    def _then_pump(self, handle: Callable[[Any, float], Pool | None]) -> Callable[[Any, float], None]:
+        """What such an event does, and then whatever it made room for in the pool it names."""
+
+        def handled(event: Any, now_s: float) -> None:
+            pool = handle(event, now_s)
+            if pool is not None:
+                self._pump(pool, now_s)
+
+        return handled
 
     def _pump_all(self, now_s: float) -> None:
         for pool in self._desk.pools.values():

@@ -163,6 +163,7 @@ class Identity:
             other.sharers = {}
         other.sharers[arrival] = life
         self._desk.lives[arrival] = other
+        life.variant = other.variant
         self._share(life, execution, ATTACHED, now_s)
         if other.state in (SENT, RUNNING):
             self._join(life, False, None)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from headworks.core.class_gates import ClassGates
 from headworks.core.disciplines import ORDERED, WEIGHED
+from headworks.core.fallback import Cascade
 from headworks.core.forecast import tails_of
 from headworks.core.policy import ClassPolicy, Policy
 from headworks.core.pool import Pool
@@ -26,6 +27,7 @@ class Lane:
         "answers",
         "by_deadline",
         "cached_ratio",
+        "cascade",
         "class_scope",
         "flow",
         "gates",
@@ -88,8 +90,10 @@ class Lane:
         self.pool_scope = f"pool:{pool.name}"
         policy = tenant.policy
         self.limits_tenant = policy.active_tokens_max is not None or policy.active_requests_max is not None
-        self.metered = is_metered(policy)
-        """Its requests draw on rates, a retry budget or a quota (`metering.py`)."""
+        self.metered = is_metered(policy) or pool.spill is not None
+        """Its requests draw on rates, a retry budget, a quota or the budget of a spill (`metering.py`)."""
+        self.cascade: Cascade | None = None
+        """What its class consents to here before a request is refused; None: nothing."""
         tail = pool.policy.discipline.queue_max
         self.queue_max = service_class.queue_requests_max if tail is None else min(tail, service_class.queue_requests_max)
         """Requests of the class that may wait: the class's bound, or the discipline's where that is tighter."""

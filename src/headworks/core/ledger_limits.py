@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from headworks.core.desk import Desk
+from headworks.core.quota import Quota
 from headworks.core.types import Charge
 
 
@@ -17,9 +18,8 @@ def limits_of(desk: Desk) -> Iterator[Charge]:
             yield Charge(f"tenant:{tenant.name}", "tokens", tenant.active_tokens_max)
         if tenant.active_requests_max is not None:
             yield Charge(f"tenant:{tenant.name}", "requests", tenant.active_requests_max)
-    for use in desk.tenants.values():
-        if use.quota is not None:
-            yield from use.quota.limits()
+    for quota in quotas_of(desk):
+        yield from quota.limits()
     for pool in desk.pools.values():
         limits = [replica.memory.limit() for replica in pool.replicas.values()]
         known = [limit for limit in limits if limit is not None]
@@ -37,7 +37,16 @@ def limits_of(desk: Desk) -> Iterator[Charge]:
 
 def committed_of(desk: Desk) -> Iterator[Charge]:
     """What this gateway knows to be used up of the running periods' quotas; from here on the ledger has been told so."""
+    for quota in quotas_of(desk):
+        quota.is_told = True
+        yield from quota.committed()
+
+
+def quotas_of(desk: Desk) -> Iterator[Quota]:
+    """Of tenants, and of what may be spent on spills."""
     for use in desk.tenants.values():
         if use.quota is not None:
-            use.quota.is_told = True
-            yield from use.quota.committed()
+            yield use.quota
+    for pool in desk.pools.values():
+        if pool.spill is not None:
+            yield pool.spill.quota

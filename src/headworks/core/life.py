@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from headworks.core.commands import Command, Grow, Shortfall
 from headworks.core.policy import INFINITE_S
-from headworks.core.types import Decision, Execution, Forecast, Request, Row, Usage, Work
+from headworks.core.types import Decision, Execution, Forecast, Request, Row, Usage, Variant, Work
 
 if TYPE_CHECKING:
     from headworks.core.lane import Lane
@@ -97,7 +97,7 @@ class Life:
         "growth_refused", "growths", "growths_refused", "lane", "leaving_s", "marks", "number", "opening_tokens",
         "output_tokens", "quota", "reading_tokens", "reads", "replica", "reported", "request", "retry_kind", "rows", "sent_s",
         "sharers", "shortfall", "spare_tokens", "start_by_s", "state", "subscribers", "timed_s", "timer_number", "timer_s",
-        "told_s", "turn_tokens", "unread_until_s", "usage", "work",
+        "told_s", "turn_tokens", "unread_until_s", "usage", "variant", "work",
     )
     # fmt: on
 
@@ -166,6 +166,8 @@ class Life:
     """What it drew on the buckets of its tenant and client when it was let in."""
     quota: QuotaCharge | None
     """What it has outstanding against its tenant's quota, from its ask on."""
+    variant: Variant | None
+    """What was made of it, so that it can run; None: nothing, and for most."""
     retry_kind: str
     """Of a retry: `ticket_kept` or `early`."""
 
@@ -183,7 +185,9 @@ class Life:
         self.state = QUEUED
         self.start_by_s = request.start_by_s
         self.execution = NOWHERE
-        self.replica = self.decision = self.ask = self.sharers = self.growing = self.shortfall = self.quota = self.usage = None
+        self.variant = self.replica = self.decision = self.ask = self.sharers = self.growing = self.shortfall = self.quota = (
+            self.usage
+        ) = None
         self.told_s = self.admitted_s = self.sent_s = self.first_byte_s = self.leaving_s = self.marks = None
         self.claim = self.blocked_by = self.evidence = self.end_reason = self.retry_kind = ""
         self.timer_s = self.timed_s = INFINITE_S

@@ -17,6 +17,23 @@ class GatePolicy:
 
 
 @dataclass(slots=True)
+class StepPolicy:
+    """One step of a class's degradation (E5)."""
+
+    action: str
+    """`smaller_model`, `spill`, `clamp_output`, `strip_few_shot`, `drop_n`, `no_speculation` or `cached`."""
+    enter_ratio: float = 0.80
+    leave_ratio: float = 0.65
+    dwell_s: float = 10.0
+    output_tokens_max: int = 1
+    """Of `clamp_output`."""
+    model: str = ""
+    """What `smaller_model` and `spill` ask for."""
+    pool: str = ""
+    """Where; empty: in whichever pool has engines that serve it."""
+
+
+@dataclass(slots=True)
 class ClassPolicy:
     """One service class: its promise, how long it may wait, and what happens when a limit is met."""
 
@@ -43,6 +60,8 @@ class ClassPolicy:
     """`length`, `spare` or `stop`."""
     observe: bool = False
     refuse_when: GatePolicy | None = None
+    on_pressure: tuple[StepPolicy, ...] = ()
+    """What its requests may be made to be before they are refused, in the order in which it is done."""
 
 
 @dataclass(slots=True)
@@ -123,6 +142,8 @@ class ReplicaPolicy:
 
     name: str
     exclusive: bool = True
+    speculative: bool = False
+    """It decodes speculatively, which costs compute that is missing under pressure."""
 
 
 @dataclass(slots=True)
@@ -138,6 +159,26 @@ class PressurePolicy:
 
 
 @dataclass(slots=True)
+class SpillPolicy:
+    """A pool that is paid for by the token, and only ever asked when others refuse."""
+
+    model: str
+    price: PricePolicy
+    nanomoney_per_day_max: int
+
+
+@dataclass(slots=True)
+class BreakerPolicy:
+    """When a failing replica is left alone, and for how long (B16)."""
+
+    error_ratio: float = 0.15
+    window_s: float = 10.0
+    requests_min: int = 20
+    open_s: float = 30.0
+    open_s_max: float = 60.0
+
+
+@dataclass(slots=True)
 class PoolPolicy:
     """Engines that serve one set of models under one budget."""
 
@@ -148,6 +189,8 @@ class PoolPolicy:
     active_tokens_max: int | None = None
     """None: from the engines."""
     active_requests_max: int | None = None
+    floors: dict[str, int] = field(default_factory=dict)
+    """KV tokens guaranteed to models on every replica (B10)."""
     kv_ratio_max: float = 0.85
     discipline: DisciplinePolicy = field(default_factory=DisciplinePolicy)
     output_tokens_cold: int = 256
@@ -177,6 +220,11 @@ class PoolPolicy:
     forget_s: float = 10.0
     stalled_s: float = 5.0
     pressure: PressurePolicy = field(default_factory=PressurePolicy)
+    breaker: BreakerPolicy = field(default_factory=BreakerPolicy)
+    retries_ratio_max: float = 0.1
+    """Our own second tries upstream, as a share of first ones (B15)."""
+    spill: SpillPolicy | None = None
+    """None: an ordinary pool."""
 
 
 @dataclass(slots=True)

@@ -15,8 +15,10 @@ from headworks.core.predict import SERVICE_GAPS_MAX, SERVICE_WINDOW_S, DrainRate
 from headworks.core.pressure import Pressure
 from headworks.core.queue import PoolQueue
 from headworks.core.reading import NOTHING_COUNTED
-from headworks.core.replica import Replica, Runs
+from headworks.core.replica import BROKEN, Replica, Runs
+from headworks.core.retrying import UpstreamRetries
 from headworks.core.slots import ReturnSlots
+from headworks.core.spilling import Purse
 from headworks.core.stats import Window
 from headworks.core.types import Work
 
@@ -56,20 +58,24 @@ class Pool:
         "reads_from_tokens",
         "replicas",
         "requests",
+        "retries",
         "single",
         "slots",
+        "spill",
         "tokens",
         "tokens_largest",
         "tokens_max",
         "unguarded_tokens",
     )
 
-    def __init__(self, policy: PoolPolicy, promise_s: float | None = None, runs: Runs | None = None) -> None:
+    def __init__(
+        self, policy: PoolPolicy, promise_s: float | None = None, runs: Runs | None = None, utc_offset_s: float = 0.0
+    ) -> None:
         """`promise_s`: the smallest promise of a first token; None where nobody has one. `runs`: all this gateway asked for."""
         self.name = policy.name
         self.policy = policy
         runs = {} if runs is None else runs
-        self.replicas = {replica.name: Replica(replica.name, policy, promise_s, runs) for replica in policy.replicas}
+        self.replicas = {one.name: Replica(one.name, policy, promise_s, runs, one.speculative) for one in policy.replicas}
         self.single = next(iter(self.replicas.values())) if len(self.replicas) == 1 else None
         """The one replica of a pool that has no other: nearly every pool, so every question is asked of it directly."""
         self.queue = PoolQueue()
@@ -79,6 +85,9 @@ class Pool:
         self.bounds = Bounds(policy.coverage_ratio)
         self.slots = ReturnSlots()
         self.pressure = Pressure(self)
+        self.retries = UpstreamRetries(policy.retries_ratio_max)
+        self.spill = Purse(policy.name, policy.spill, utc_offset_s) if policy.spill is not None else None
+        """What may be spent on it; None: it costs nothing by the token."""
         self.first_tokens: dict[str, FirstTokens] = {}
         """What first tokens took of late, of the classes that have a gate on it."""
         self.proof_s = Window(PROOFS)
@@ -120,7 +129,7 @@ class Pool:
             self.tokens_max = sum(known) if known else None
         if described:
             self.unguarded_tokens = sum(replica.memory.unguarded_tokens for replica in described)
-        self.tokens_largest = self._largest_tokens()
+        self.tokens_largest = self.largest_tokens()
         self.reads_from_tokens = min((one.reading.from_tokens for one in self.replicas.values()), default=NOTHING_COUNTED)
         stoppable = [any(level != "E1" for level in one.capacity.evidence) for one in described if one.capacity is not None]
         self.grows = self.policy.growth and bool(stoppable) and all(stoppable)
@@ -129,6 +138,9 @@ class Pool:
         """Another policy for the same engines (other engines need a restart): what is known and taken of them is kept."""
         self.policy = policy
         self.bounds.aim(policy.coverage_ratio)
+        self.retries.ratio = policy.retries_ratio_max
+        if self.spill is not None and policy.spill is not None:
+            self.spill.change_policy(policy.spill)
         for replica in self.replicas.values():
             replica.change_policy(policy, promise_s)
         self.learn_capacity()
@@ -139,7 +151,7 @@ class Pool:
 
     def sent_back(self, flow: Flow | None, why: str, now_s: float) -> float:
         """Not now: until when nothing is asked for this flow, or for anything at all, unless something is freed before."""
-        until_s = now_s + (YIELD_S if flow is not None or why == "yield" else RETRY_S)
+        until_s = now_s + (YIELD_S if flow is not None or why == "yield" else max(RETRY_S, self.back_in_s(why, now_s)))
         if flow is None or self.queue.pause(flow, until_s, now_s) >= PAUSED_MAX:
             self.asks_again_s = until_s
         return until_s
@@ -150,12 +162,16 @@ class Pool:
         self.queue.paused.clear()
 
     def next_ask_s(self, now_s: float) -> float:
-        """When somebody who was sent back may ask again."""
-        return min((at_s for at_s in (self.asks_again_s, *self.queue.paused.values()) if at_s > now_s), default=INFINITE_S)
+        """When somebody who was sent back may ask again, or a probe may go to an engine that is left alone."""
+        probes_s = [one.breaker.until_s for one in self.replicas.values() if not one.breaker.is_closed]
+        return min(
+            (at_s for at_s in (self.asks_again_s, *self.queue.paused.values(), *probes_s) if at_s > now_s), default=INFINITE_S
+        )
 
     def granted(self, service_class: str, use: ClassUse | None, work: Work, now_s: float) -> None:
         """The ledger granted this: one more step of the queue, and of its class's part of it."""
         queue = self.queue
+        self.retries.sent += 1
         self.drain.granted(work.tokens, work.sequences, queue.requests > 0, now_s)
         if use is not None and (queue.requests or use.drain.is_backlogged):
             use.drain.granted(work.tokens, work.sequences, queue.of_class(service_class).requests > 0, now_s)
@@ -190,14 +206,25 @@ class Pool:
             return self.single.limit.value
         return sum(replica.limit.value for replica in self.replicas.values())
 
-    def _largest_tokens(self) -> int | None:
-        """What no single request can pass: one replica's memory, and the pool's own limit."""
+    def largest_tokens(self, model: str = "") -> int | None:
+        """What no single request can pass: the pool's limit, and one replica's memory less what other models are guaranteed."""
         limits = [replica.memory.kv_tokens for replica in self.replicas.values()]
         known = [limit for limit in limits if limit is not None]
+        if self.policy.floors and model:
+            known = [limit - sum(floor for name, floor in self.policy.floors.items() if name != model) for limit in known]
         stated = self.policy.active_tokens_max
         if not known or len(known) < len(limits):
             return stated
         return max(known) if stated is None else min(stated, max(known))
+
+    def left_tokens(self, model: str) -> int | None:
+        """What of one engine's memory the guarantees of other models leave to this one; None: there are none."""
+        left = [
+            one.tokens_max - one.tokens - one.floors.kept_tokens(model)
+            for one in self.replicas.values()
+            if one.floors is not None and one.tokens_max is not None
+        ]
+        return max(left, default=None)
 
     def kv_used_ratio(self, now_s: float) -> float | None:
         """Of the emptiest replica that can say: work goes there."""
@@ -206,25 +233,34 @@ class Pool:
         ratios = (replica.kv_used_ratio(now_s) for replica in self.replicas.values())
         return min((ratio for ratio in ratios if ratio is not None), default=None)
 
-    def place(self, work: Work, lane: Lane, now_s: float) -> tuple[Replica | None, str]:
+    def place(self, work: Work, lane: Lane, now_s: float, model: str = "") -> tuple[Replica | None, str]:
         """The replica with the least of our work where this fits, or None and the reason code that is in the way."""
         stated = self.policy.active_tokens_max
         if stated is not None and self.tokens + work.kv_tokens > stated:
             return None, "queue_timeout"
         if self.single is not None:
-            reason = self.single.room(work, lane, now_s)
+            reason = self.single.room(work, lane, now_s, model)
             return (None, reason) if reason else (self.single, "")
         best: Replica | None = None
-        blocked_by = "no_replica"
+        blocked_by, rank = "no_replica", (False, 0)
+        plain = lane.cascade is not None and lane.cascade.avoids_speculation
         for replica in self.replicas.values():
-            reason = replica.room(work, lane, now_s)
+            reason = replica.room(work, lane, now_s, model)
             if reason:
                 blocked_by = reason if reason != "no_replica" else blocked_by
-            elif best is None or replica.requests < best.requests:
-                best = replica
+                continue
+            own = (plain and replica.speculative, replica.requests)
+            if best is None or own < rank:
+                best, rank = replica, own
         return best, "" if best is not None else blocked_by
 
     def least_used(self, now_s: float) -> Replica | None:
         """Where something goes that is not to be held back (observe mode)."""
-        ready = [replica for replica in self.replicas.values() if replica.state(now_s) == "ready"]
+        ready = [replica for replica in self.replicas.values() if replica.state(now_s) in ("ready", BROKEN)]
         return min(ready, key=lambda replica: replica.requests, default=None)
+
+    def back_in_s(self, reason: str, now_s: float) -> float:
+        """How long it takes at least until one of its engines takes something, as far as they or their breakers have said."""
+        if reason == BROKEN:
+            return min(max(0.0, one.breaker.until_s - now_s) for one in self.replicas.values())
+        return min(max(0.0, one.busy_until_s - now_s) for one in self.replicas.values())

@@ -86,9 +86,16 @@ class WaitingLine:
         self.tokens -= life.work.tokens
         self.bytes -= life.request.prompt_bytes
 
+    def __contains__(self, life: Life) -> bool:
+        return self._lives.get(life.number) is life
+
     def first(self) -> Life:
         """Its head: whoever has to start first. A line that stands in a queue is never empty."""
         return self._lives[self._order[0][1]]
+
+    def behind_first(self, most: int) -> list[Life]:
+        """Whoever stands behind its head, so many at most."""
+        return [self._lives[number] for _, number in self._order[1 : 1 + most]]
 
     def newest(self) -> Life:
         """Of a line in order of arrival."""

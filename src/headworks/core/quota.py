@@ -156,9 +156,9 @@ class Quota:
             elif where == self.scope:
                 self.committed_nanomoney = max(self.committed_nanomoney, amount)
 
-    def take(self, work: Work, model: str) -> QuotaCharge:
-        """This work is asked for: it is outstanding until it has ended."""
-        charge = QuotaCharge(self, *billed(None, work, self.price(model), reserved=True))
+    def take(self, work: Work, model: str, other: QuotaCharge | None = None) -> QuotaCharge:
+        """This work is asked for: it is outstanding until it has ended. `other`: what it has outstanding elsewhere."""
+        charge = QuotaCharge(self, *billed(None, work, self.price(model), reserved=True), other)
         self.outstanding_tokens += charge.tokens
         self.outstanding_nanomoney += charge.nanomoney
         return charge
@@ -167,10 +167,12 @@ class Quota:
 class QuotaCharge:
     """What one execution has outstanding against the quota of the period in which it was asked for."""
 
-    __slots__ = ("_billed", "_quota", "is_billed", "nanomoney", "scope", "tokens")
+    __slots__ = ("_billed", "_other", "_quota", "is_billed", "nanomoney", "scope", "tokens")
 
-    def __init__(self, quota: Quota, tokens: int, nanomoney: int) -> None:
+    def __init__(self, quota: Quota, tokens: int, nanomoney: int, other: QuotaCharge | None = None) -> None:
         self._quota = quota
+        self._other = other
+        """Its charge to another quota, which goes the same way."""
         self.scope = quota.scope
         self.tokens = tokens
         self.nanomoney = nanomoney
@@ -179,12 +181,14 @@ class QuotaCharge:
 
     def charges(self) -> tuple[tuple[str, str, int], ...]:
         """For the reserve."""
-        return self._listed(self.tokens, self.nanomoney)
+        mine = self._listed(self.tokens, self.nanomoney)
+        return mine if self._other is None else (*self._other.charges(), *mine)
 
     def more(self, work: Work, model: str) -> tuple[tuple[str, str, int], ...]:
         """For a grow: what this work, which it may become, has outstanding beyond what there is."""
         tokens, nanomoney = billed(None, work, self._quota.price(model), reserved=True)
-        return self._listed(tokens - self.tokens, nanomoney - self.nanomoney)
+        mine = self._listed(tokens - self.tokens, nanomoney - self.nanomoney)
+        return mine if self._other is None else (*self._other.more(work, model), *mine)
 
     def grown(self, work: Work, model: str) -> None:
         """It has become that."""
@@ -194,6 +198,8 @@ class QuotaCharge:
             quota.outstanding_tokens += tokens - self.tokens
             quota.outstanding_nanomoney += nanomoney - self.nanomoney
         self.tokens, self.nanomoney = tokens, nanomoney
+        if self._other is not None:
+            self._other.grown(work, model)
 
     def bill(self, usage: Usage | None, work: Work, model: str, is_cancelled: bool) -> tuple[tuple[str, str, int], ...]:
         """It has ended: what stays committed, for the stop."""
@@ -201,7 +207,13 @@ class QuotaCharge:
         reserved = is_cancelled and quota.policy.bill == "reserved"
         self._billed = billed(usage, work, quota.price(model), reserved)
         self.is_billed = True
-        return self._listed(*self._billed)
+        mine = self._listed(*self._billed)
+        return mine if self._other is None else (*self._other.bill(usage, work, model, is_cancelled), *mine)
+
+    def tokens_in(self, scope: str) -> int:
+        """What is outstanding in that scope."""
+        own = self.tokens if self.scope == scope else 0
+        return own if self._other is None else own + self._other.tokens_in(scope)
 
     def _listed(self, tokens: int, nanomoney: int) -> tuple[tuple[str, str, int], ...]:
         policy = self._quota.policy
@@ -220,6 +232,8 @@ class QuotaCharge:
             quota.outstanding_nanomoney -= self.nanomoney
             quota.committed_tokens += self._billed[0]
             quota.committed_nanomoney += self._billed[1]
+        if self._other is not None:
+            self._other.close()
 
 
 def _row(tenant_scope: str, unit: str, value: int, limit: int, kind: str, reason: str) -> Row:

@@ -13,6 +13,7 @@ from headworks.core.course import Course
 from headworks.core.decide import NEVER
 from headworks.core.desk import Desk
 from headworks.core.effects import Reply
+from headworks.core.floors import RESERVED
 from headworks.core.forecast import saw_nothing
 from headworks.core.life import ASKED, CLAIMING, QUEUED, Life
 from headworks.core.policy import INFINITE_S
@@ -21,7 +22,9 @@ from headworks.core.reading import SATURATED
 from headworks.core.reasons import REASONS
 from headworks.core.types import READ_UNITS, Usage
 
-EXPIRES_AS = frozenset({"tenant_capacity_exceeded", "kv_saturation", "compute_saturation", SATURATED, "queue_timeout"})
+EXPIRES_AS = frozenset(
+    {"tenant_capacity_exceeded", "kv_saturation", "compute_saturation", SATURATED, RESERVED, "queue_timeout", "breaker_open"}
+)
 """What kept it waiting can be the answer; anything else that did is reported as time that ran out."""
 FOR_WANT_OF = frozenset({"pool", "engine"})
 """Whose fault a refusal is that more engines would have spared: such work is demand (F4)."""
@@ -95,6 +98,10 @@ class Refusing:
             lane.use.denied_s = now_s
         if not life.request.retry_count:
             lane.pool.pressure.refused(life.work.tokens)
+
+    def served(self, life: Life, now_s: float) -> None:
+        """Everybody who waits for it gets an answer that was kept."""
+        self._course.report(life, now_s, "replayed")
 
     def gone(self, life: Life, now_s: float) -> None:
         """The last one that waited for it has left."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from headworks.core.breaker import Breaker
 from headworks.core.evidence import ClockProof, iteration_s
+from headworks.core.floors import RESERVED, Floors
 from headworks.core.limit import RunningLimit
 from headworks.core.memory import Memory
 from headworks.core.policy import PoolPolicy
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 Runs = Mapping[str, "Life"]
 DOWN_S = 1.0
 """A replica that refused a connection is left alone this long, or until a sample of it arrives."""
+BROKEN = "breaker_open"
 UNCOUNTED_S = float("inf")
 """Left alone until a sample has been counted."""
 
@@ -31,10 +34,14 @@ class Replica:
         "_kv_of_a_token",
         "_kv_ratio",
         "_kv_until_s",
+        "_runs",
+        "breaker",
+        "busy_until_s",
         "capacity",
         "closing",
         "decode",
         "down_until_s",
+        "floors",
         "incarnation_asked",
         "incarnation_number",
         "incarnation_told",
@@ -54,6 +61,7 @@ class Replica:
         "sample",
         "scope",
         "sent_tokens",
+        "speculative",
         "stalls_at_s",
         "stamps_asked",
         "step_s",
@@ -63,8 +71,10 @@ class Replica:
         "unstamped",
     )
 
-    def __init__(self, name: str, policy: PoolPolicy, promise_s: float | None, runs: Runs) -> None:
+    def __init__(self, name: str, policy: PoolPolicy, promise_s: float | None, runs: Runs, speculative: bool = False) -> None:
         self.name = name
+        self.speculative = speculative
+        """It decodes speculatively."""
         self.scope = f"replica:{name}"
         self.policy = policy
         self.capacity: Capacity | None = None
@@ -80,6 +90,9 @@ class Replica:
         self._kv_ratio = self._kv_of_a_token = 0.0
         self._kv_until_s = float("-inf")
         self.down_until_s = 0.0
+        self.breaker = Breaker(policy.breaker)
+        self.busy_until_s = 0.0
+        """It refused something as busy, and said not to come back before then."""
         self.memory = Memory(self, runs)
         self.tokens_max: int | None = None
         """Memory it may be charged with: what it holds × over-commit; None while nobody knows."""
@@ -91,6 +104,9 @@ class Replica:
         """Prompt tokens of those whose first byte says when their prompt was read: the streamed ones."""
         self.sent_tokens = 0
         """KV tokens of prompts sent since the last sample began: the gauge cannot show them yet."""
+        self._runs = runs
+        self.floors: Floors | None = Floors(policy.floors, {}) if policy.floors else None
+        """Memory that is guaranteed to models here; None: to none."""
         self.limit = RunningLimit(policy.active_requests_max)
         self.prefill = PrefillTime()
         self.reading = Reading(policy, promise_s)
@@ -115,6 +131,8 @@ class Replica:
     def change_policy(self, policy: PoolPolicy, promise_s: float | None) -> None:
         self.policy = policy
         self.limit.fix(policy.active_requests_max)
+        self.breaker.change_policy(policy.breaker)
+        self.floors = Floors(policy.floors, self.by_model()) if policy.floors else None
         self.memory.learn()
         self.reading.change_policy(policy, promise_s)
 
@@ -124,6 +142,14 @@ class Replica:
         self.incarnation_number = self.reader_sequence = 0
         self.stamps_asked = ()
         self.unstamped.clear()
+
+    def by_model(self) -> dict[str, int]:
+        """Memory that is taken here, by model."""
+        found: dict[str, int] = {}
+        for life in self._runs.values():
+            if life.execution.replica == self.name:
+                found[life.request.model] = found.get(life.request.model, 0) + life.work.kv_tokens
+        return found
 
     def refused_connection(self, now_s: float) -> None:
         """Nobody listens there: leave it alone for a moment."""
@@ -178,9 +204,11 @@ class Replica:
         return sample.waiting
 
     def state(self, now_s: float) -> str:
-        """`ready`, `lost` (unknown or refusing connections) or `stalled` (work inside and a frozen clock)."""
+        """`ready`, `lost` (unknown or refusing connections), `stalled` (work inside and a frozen clock) or `breaker_open`."""
         if self.capacity is None or now_s < self.down_until_s:
             return "lost"
+        if not self.breaker.lets_pass(now_s):
+            return BROKEN
         return "stalled" if now_s > self.stalls_at_s else "ready"
 
     def learn_capacity(self) -> None:
@@ -195,10 +223,12 @@ class Replica:
         places = (self.policy.active_requests_max, self.capacity.running_max if self.capacity is not None else None)
         return min((limit for limit in places if limit is not None), default=None)
 
-    def room(self, work: Work, lane: Lane, now_s: float) -> str:
+    def room(self, work: Work, lane: Lane, now_s: float, model: str = "") -> str:
         """Why this work cannot go there now, or "". By what this gateway has taken; the ledger has the last word."""
         if self.capacity is None or now_s < self.down_until_s or now_s > self.stalls_at_s:
             return "no_replica"
+        if not self.breaker.is_closed and not self.breaker.lets_pass(now_s):
+            return BROKEN
         kv_used = self.kv_used_ratio(now_s)
         if kv_used is not None and kv_used > self.policy.kv_ratio_max:
             return "kv_saturation"
@@ -210,6 +240,9 @@ class Replica:
             reason = self.memory.beyond(work, lane.lengths, now_s)
             if reason:
                 return reason
+        floors, most = self.floors, self.tokens_max
+        if floors is not None and most is not None and self.tokens + work.kv_tokens + floors.kept_tokens(model) > most:
+            return RESERVED
         reading, tokens = self.reading, work.prefill_tokens
         if tokens >= reading.from_tokens and not reading.has_room(tokens, lane.service_class.ttft_slo_s):
             return SATURATED

@@ -87,6 +87,9 @@ def _pool(desk: Desk, pool: Pool, now_s: float) -> dict[str, Any]:
         "service_rate_per_s": service.requests_per_s,
         "service_rate_error_ratio": service.requests_error_ratio,
         "forecasts": {"ttft": _kept(pool.bounds.firsts), "e2e": _kept(pool.bounds.totals)},
+        "steps_in_force": desk.cascades.levels(pool.name),
+        "upstream_sent": pool.retries.sent,
+        "upstream_retried": pool.retries.retried,
         "return_slots": len(pool.slots),
         "return_slots_tokens": pool.slots.tokens,
         "states": dict(sorted(states.items())),
@@ -115,6 +118,8 @@ def _replica(replica: Replica, now_s: float) -> dict[str, Any]:
     sample = replica.sample
     return {
         "state": replica.state(now_s),
+        "breaker": replica.breaker.state(now_s),
+        "breaker_transitions": dict(replica.breaker.transitions),
         "tokens": replica.tokens,
         "requests": replica.requests,
         "limit_running": replica.limit.value,
@@ -166,6 +171,8 @@ def audit(desk: Desk) -> list[str]:
         for replica in pool.replicas.values():
             there = [life for life in taken if life.execution.replica == replica.name]
             _same(found, f"replica {replica.name} tokens", replica.tokens, sum(life.work.kv_tokens for life in there))
+            if replica.floors is not None:
+                _same(found, f"replica {replica.name} by model", replica.floors.used(), replica.by_model())
             opening = sum(life.state == "sent" for life in there)
             _same(found, f"replica {replica.name} opening", replica.opening, opening)
             opening_tokens = sum(life.work.prefill_tokens for life in there if life.state == "sent" and life.streamed)
@@ -178,7 +185,7 @@ def audit(desk: Desk) -> list[str]:
         _same(found, f"tenant {tenant} tokens", use.tokens, sum(life.work.tokens - life.spare_tokens for life in mine))
         _same(found, f"tenant {tenant} requests", use.requests, sum(life.work.sequences for life in mine))
         if use.quota is not None:
-            asked = [life.quota.tokens for life in mine if life.quota is not None and life.quota.scope == use.quota.scope]
+            asked = [life.quota.tokens_in(use.quota.scope) for life in mine if life.quota is not None]
             _same(found, f"tenant {tenant} tokens outstanding", use.quota.outstanding_tokens, sum(asked))
     found.extend(f"{name} is {life.state}" for name, life in desk.runs.items() if life.state not in CHARGED_HERE)
     found.extend(f"{name} is claimed for {life.claim}" for name, life in desk.claims.items() if life.claim != name)
@@ -197,6 +204,6 @@ def _audit_classes(found: list[str], pool: Pool, taken: list[Life], waiting: lis
         _same(found, f"class {name} tokens queued in {pool.name}", queued.tokens, sum(life.work.tokens for life in theirs))
 
 
-def _same(found: list[str], what: str, counter: int, parts: int) -> None:
+def _same(found: list[str], what: str, counter: object, parts: object) -> None:
     if counter != parts:
         found.append(f"{what}: counter {counter}, parts {parts}")

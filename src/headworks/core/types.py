@@ -77,6 +77,31 @@ class Request:
     """It wants its answer in one piece, and what is put together from a stream is exactly that answer."""
     prompt_kind: str = "text"
     """What it is made of, as far as that decides its tokens a byte, or `counted` (`core/prompt_sizes.py`)."""
+    leeway: Leeway | None = None
+    """None: its class consents to nothing, or its body cannot be changed."""
+
+
+class Leeway(NamedTuple):
+    """What its class's degradation may make of a request, as far as its body allows (`core/fallback.py`)."""
+
+    samples: int
+    """With one answer a prompt."""
+    prompt_bytes: int
+    """Without the examples before the last message of its user."""
+    is_kept: bool
+    """An equal request's answer is kept for its tenant."""
+
+
+class Variant(NamedTuple):
+    """What was made of a request, so that it can run (E5)."""
+
+    model: str
+    """Asked for in place of its own; empty: its own."""
+    drops_n: bool
+    strips: bool
+    """The examples before the last message of its user are left out."""
+    told: tuple[str, ...]
+    """Each step as its client is told of it: `clamp_output=64`."""
 
 
 @dataclass(slots=True)

@@ -85,6 +85,9 @@ class Accounts:
         if waits_s:
             histogram("wait_predicted_seconds", service_class).observe_all(waits_s)
         if one.outcome == "admit":
+            for decision in decisions:
+                for step in decision.degraded.split(", ") if decision.degraded else ():
+                    counter("degraded_total", service_class, step.partition("=")[0]).add()
             return
         for decision in decisions:
             for verdict in decision.verdicts:

@@ -33,6 +33,7 @@ from headworks.gateway.answers import Answers
 from headworks.gateway.compute_watch import watches
 from headworks.gateway.counting import Counting
 from headworks.gateway.decisions import DecisionLog
+from headworks.gateway.equals import Equals
 from headworks.gateway.every_answer import Headers
 from headworks.gateway.explanations import Explanations
 from headworks.gateway.http.limits import EdgeLimits
@@ -98,6 +99,7 @@ class App:
             self.models,
             self.answers,
             Own(self._usage, self.explanations, self.log.name if self.log is not None else _unnoted, clock.utc_s),
+            Equals(settings.replay_bytes_max, settings.replay_total_bytes_max, settings.remember_s, clock.now_s),
             boot=boot,
             clock_s=clock.now_s,
             wall_s=clock.utc_s,
@@ -246,7 +248,9 @@ class App:
         if not snapshot["open"]:
             found.append("The ledger does not answer, or has not yet.")
         for name, pool in snapshot["pools"].items():
-            if all(replica["state"] != "ready" for replica in pool["replicas"].values()):
+            if self.policy.pools[name].spill is None and all(
+                replica["state"] != "ready" for replica in pool["replicas"].values()
+            ):
                 said = "; ".join(self.runner.failures().get(replica, "") for replica in pool["replicas"])
                 found.append(f"No engine of the pool {name} is ready. {said}".strip())
         return found

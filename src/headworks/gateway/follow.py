@@ -7,6 +7,8 @@ from headworks.core.commands import Shortfall
 from headworks.core.quota import NANO
 from headworks.core.types import Execution, Usage
 from headworks.gateway.answers import Answers
+from headworks.gateway.audience import Audience
+from headworks.gateway.equals import Equals, Name
 from headworks.gateway.relay import Relay
 from headworks.gateway.runner import Runner
 
@@ -75,9 +77,9 @@ class Follow:
         self._outcome = ""
         self._runner.feed(events.NotSent(self._id, reason))
 
-    def busy(self) -> None:
+    def busy(self, retry_after_s: float) -> None:
         self._outcome = "refused"
-        self._runner.feed(events.NotSent(self._id, "busy"))
+        self._runner.feed(events.NotSent(self._id, "busy", retry_after_s))
 
     def closed(self) -> None:
         self._runner.feed(events.EngineClosed(self._id))
@@ -85,6 +87,24 @@ class Follow:
     def over(self) -> None:
         self.relay = None  # they point at each other: parted here, both are gone without the garbage collector
         self._runner.ended(self._execution, self._outcome)
+
+
+class EqualFollow(Follow):
+    """Of an execution whose answer an equal request may get under pressure (E5)."""
+
+    __slots__ = ("_audience", "_equals", "_name")
+
+    def __init__(
+        self, runner: Runner, execution: Execution, idle_s: float, equals: Equals, name: Name, audience: Audience
+    ) -> None:
+        super().__init__(runner, execution, idle_s)
+        self._equals = equals
+        self._name = name
+        self._audience = audience
+
+    def over(self) -> None:
+        self._equals.over(self._name, self._audience, self._outcome == "completed")
+        super().over()
 
 
 class SharedFollow(Follow):

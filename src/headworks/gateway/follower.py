@@ -29,8 +29,8 @@ class Follower(Protocol):
     def not_sent(self, reason: str) -> None:
         """Nothing was written, and the audience has not been answered."""
 
-    def busy(self) -> None:
-        """The engine refused it for want of room, and the audience has not been answered."""
+    def busy(self, retry_after_s: float) -> None:
+        """The engine refused it for want of room, and the audience has not been answered. It said when to come back, or 0."""
 
     def closed(self) -> None:
         """After an abort: the engine's server closed its side."""

@@ -75,6 +75,6 @@ WRITTEN: tuple[Header, ...] = (
     Header(
         "Headworks-Degraded",
         "answers that were changed to fit",
-        "What was changed. No degradation is in force in this version.",
+        "What was changed, in the order of the class's `on_pressure`: `clamp_output=64, smaller_model=llama-1b`.",
     ),
 )

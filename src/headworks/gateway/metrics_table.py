@@ -137,7 +137,7 @@ METRICS: dict[str, Metric] = {
 
 WITHOUT_SOURCE: frozenset[str] = frozenset(
     {
-        *("slo_violations_total", "degraded_total", "breaker_transitions_total"),
+        "slo_violations_total",
         *("cost_total", "goodput_ratio"),
         *("shed_self_total", "foreign_load", "ledger_epoch", "ledger_audit_difference", "ledger_seconds"),
     }

@@ -32,11 +32,20 @@ class Models:
     def _rebuild(self) -> None:
         pools: dict[str, str] = {}
         for name, pool in self._policy.pools.items():
+            if pool.spill is not None:  # nobody asks for it by name
+                continue
             served = [self._found[replica.name].models for replica in pool.replicas if replica.name in self._found]
             for model in pool.models or [model for models in served for model in models]:
                 pools.setdefault(model, name)
         self._pools = pools
-        contexts = [capacity.context_tokens for capacity in self._found.values() if capacity.context_tokens]
+        known = [
+            self._found[one.name]
+            for pool in self._policy.pools.values()
+            if pool.spill is None
+            for one in pool.replicas
+            if one.name in self._found
+        ]
+        contexts = [capacity.context_tokens for capacity in known if capacity.context_tokens]
         self.context_tokens = max(contexts, default=None)
 
     def capacity(self, replica: str) -> Capacity | None:

@@ -9,24 +9,25 @@ from `runner.admit(call)` on, and `call.leave()` at the end gives it back on eve
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Callable, Generator, Mapping
 
 from headworks.core import effects, events
 from headworks.core.policy import INFINITE_S, ClassPolicy, Policy
-from headworks.core.types import Decision, Request, RequestKey, Usage
+from headworks.core.types import Decision, Leeway, Request, RequestKey, Usage
 from headworks.engines.base import Engine
 from headworks.gateway import reply
 from headworks.gateway.answers import Answers
+from headworks.gateway.asked import REQUEST_ID, RETRY_COUNT, class_refused, ids_of, retries
 from headworks.gateway.assembly import Assembled
 from headworks.gateway.audience import Audience
 from headworks.gateway.counting import Counting
 from headworks.gateway.deadlines import DEADLINE, READ_TIMEOUT, stamp
-from headworks.gateway.dialects import chat, completions
+from headworks.gateway.dialects import chat, completions, variants
 from headworks.gateway.dialects.base import Fault, Limits, Parsed
+from headworks.gateway.equals import Equals, Name
 from headworks.gateway.event_rate import EventRate
 from headworks.gateway.every_answer import Allowance, Ids, own_lines
-from headworks.gateway.follow import Follow, SharedFollow
+from headworks.gateway.follow import EqualFollow, Follow, SharedFollow
 from headworks.gateway.http.exchange import Exchange
 from headworks.gateway.keys import FAILURES_MAX, Denied, Identity, Keys
 from headworks.gateway.models import Models
@@ -42,10 +43,6 @@ DIALECTS: dict[str, Callable[[bytes, Limits], Parsed | Fault]] = {
 }
 MODELS_PATH = "/v1/models"
 METHODS: dict[str, tuple[str, ...]] = {**dict.fromkeys(DIALECTS, ("POST",)), MODELS_PATH: ("GET", "HEAD")}
-REQUEST_ID = b"x-request-id"
-RETRY_COUNT = b"x-stainless-retry-count"
-ID = re.compile(rb"[A-Za-z0-9_.:-]{1,128}")
-"""What a client may call its request; anything else is replaced by an id of ours."""
 NO_LIMIT = (None, 0, 0.0)
 
 
@@ -65,6 +62,7 @@ class Proxy:
         models: Models,
         answers: Answers,
         own: Own,
+        equals: Equals,
         *,
         boot: str,
         clock_s: Callable[[], float],
@@ -77,10 +75,11 @@ class Proxy:
         self._models = models
         self.answers = answers
         self._own = own
+        self.equals = equals
         self._prefix = f"req_{boot[:12]}"
         self._count = 0
         self._clock_s = clock_s
-        self._wall_s = wall_s
+        self.wall_s = wall_s
         self.counting = counting
         """None: no model has a tokenizer."""
         self._rates: dict[str, EventRate] = {}
@@ -95,17 +94,17 @@ class Proxy:
         self._count += 1
         own_id = f"{self._prefix}{self._count:x}"
         headers = exchange.headers
-        ids = _ids(headers, own_id)
+        ids = ids_of(headers, own_id)
         identity = self._keys.identify(headers.get(b"authorization"), exchange.peer, exchange.received_s)
         if isinstance(identity, Denied):
-            exchange.respond(*reply.denied(identity.reason, ids, FAILURES_MAX, identity.retry_after_s, self._wall_s()))
+            exchange.respond(*reply.denied(identity.reason, ids, FAILURES_MAX, identity.retry_after_s, self.wall_s()))
             return
         if exchange.path not in DIALECTS:
             await self._serve_plain(exchange, identity, ids)
             return
         service_class = self._service_class(headers, identity)
         if service_class is None:
-            self._fail(exchange, "forbidden", ids, subject=_class_refused(headers))
+            self._fail(exchange, "forbidden", ids, subject=class_refused(headers))
             return
         body = exchange.body_ready
         if body is None:
@@ -171,6 +170,7 @@ class Proxy:
             self._fail(exchange, "model_not_found", ids, subject=parsed.model[:128])
             return None
         key_given = ids.idempotency_key is headers.get(b"idempotency-key")
+        equal = self.equals.name(tenant, parsed, service_class) if service_class.on_pressure else None
         request = Request(
             own_id,
             RequestKey(tenant, ids.idempotency_key.decode("latin-1") if key_given else own_id),
@@ -187,17 +187,22 @@ class Proxy:
             parsed.stream,
             "",
             None,
-            _retries(headers[RETRY_COUNT]) if RETRY_COUNT in headers else 0,
+            retries(headers[RETRY_COUNT]) if RETRY_COUNT in headers else 0,
             received_s,
             start_by_s,
             finish_by_s,
             parsed.output_tokens_min,
             parsed.assembles,
             parsed.prompt_kind,
+            self._leeway(parsed, service_class, equal) if service_class.on_pressure else None,
         )
         if REQUEST_ID in headers and ids.request_id is headers[REQUEST_ID]:
             self._own.note(request.id, request.key, ids.request_id.decode("latin-1"))
-        return ProxyCall(self, self._runner, exchange, request, parsed, ids, service_class.idle_s)
+        return ProxyCall(self, self._runner, exchange, request, parsed, ids, service_class.idle_s, equal)
+
+    def _leeway(self, parsed: Parsed, service_class: ClassPolicy, equal: Name | None) -> Leeway | None:
+        strips = any(step.action == "strip_few_shot" for step in service_class.on_pressure)
+        return variants.leeway(parsed, strips, self.equals.find(equal) is not None)
 
     # answers of our own
 
@@ -214,12 +219,12 @@ class Proxy:
         param: str | None = None,
         retry_after_s: float | None = None,
     ) -> None:
-        answer = reply.failure(code, ids, wall_s=self._wall_s(), subject=subject, param=param, retry_after_s=retry_after_s)
+        answer = reply.failure(code, ids, wall_s=self.wall_s(), subject=subject, param=param, retry_after_s=retry_after_s)
         exchange.respond(*answer)
 
     def refuse(self, call: ProxyCall, decision: Decision, usage: Usage | None) -> None:
         allowance = self.allowance(decision.key.tenant, call.request.client)
-        answer = reply.refusal(decision, call.ids, wall_s=self._wall_s(), allowance=allowance, usage=usage)
+        answer = reply.refusal(decision, call.ids, wall_s=self.wall_s(), allowance=allowance, usage=usage)
         call.exchange.respond(*answer)
 
     def allowance(self, tenant: str, client: str) -> Allowance | None:
@@ -239,8 +244,9 @@ class Proxy:
         """Send one execution of this call and relay what comes back."""
         execution, shared = run.execution, run.others is not None
         audience = call.audience
+        keeps = call.equal is not None and run.variant is None and not shared
         if audience is None:
-            audience = self.answers.open(execution.id) if shared else Audience(self._wall_s)
+            audience = self.answers.open(execution.id) if shared else Audience(self.wall_s, *self.equals.memory(keeps))
             self.seat(call, audience, run.decision)
         elif shared:
             self.answers.send_on(execution.id, audience)
@@ -249,9 +255,11 @@ class Proxy:
             rate = self._rates[engine.replica] = EventRate()
         if shared:
             follow: Follow = SharedFollow(self._runner, execution, call.idle_s, self.answers)
+        elif keeps and call.equal is not None:
+            follow = EqualFollow(self._runner, execution, call.idle_s, self.equals, call.equal, audience)
         else:
             follow = Follow(self._runner, execution, call.idle_s)
-        parsed = call.parsed
+        parsed = call.parsed if run.variant is None else variants.applied(call.parsed, run.variant)
         outlet: Outlet = audience
         assembled = run.watch_tokens > 0 and not parsed.stream
         if assembled:  # only of a stream can be seen how far it is
@@ -279,6 +287,8 @@ class Proxy:
     def seat(self, call: ProxyCall, audience: Audience, decision: Decision) -> bool:
         """Let a call's client have this answer. False: what there was of it is not kept."""
         lines = own_lines(call.ids, decision.waited_s, self.allowance(call.request.key.tenant, call.request.client))
+        if decision.degraded:
+            lines += b"Headworks-Degraded: %b\r\n" % decision.degraded.encode("latin-1", "replace")
         if not audience.join(call.exchange, call.ids, lines, call.ended):
             return False
         call.audience = audience
@@ -290,8 +300,8 @@ class ProxyCall:
 
     # fmt: off
     __slots__ = (
-        "_asyncio_future_blocking", "_fault", "_proxy", "_runner", "_waiter", "audience", "exchange", "idle_s", "ids",
-        "over", "parsed", "request",
+        "_asyncio_future_blocking", "_fault", "_proxy", "_runner", "_waiter", "audience", "equal", "exchange", "idle_s",
+        "ids", "over", "parsed", "request",
     )
     # fmt: on
 
@@ -304,6 +314,7 @@ class ProxyCall:
         parsed: Parsed,
         ids: Ids,
         idle_s: float,
+        equal: Name | None = None,
     ) -> None:
         self._proxy = proxy
         self._runner = runner
@@ -312,6 +323,8 @@ class ProxyCall:
         self.parsed = parsed
         self.ids = ids
         self.idle_s = idle_s
+        self.equal = equal
+        """What an equal request of its tenant is called, where its class may be answered from memory."""
         self.over = False
         self._asyncio_future_blocking = False
         self._waiter: Callable[[ProxyCall], object] | None = None
@@ -332,6 +345,13 @@ class ProxyCall:
             return True
         audience = self._proxy.answers.find(execution)
         return audience is not None and self._proxy.seat(self, audience, decision)
+
+    def serve(self, decision: Decision) -> None:
+        """With the answer to an equal request, unless that had to make room a moment ago."""
+        kept = self._proxy.equals.find(self.equal)
+        if kept is None or not self._proxy.seat(self, kept, decision):
+            self.exchange.respond(*reply.failure("queue_timeout", self.ids, wall_s=self._proxy.wall_s()))
+            self.ended()
 
     def refuse(self, decision: Decision, usage: Usage | None = None) -> None:
         if not self.exchange.started:
@@ -373,25 +393,3 @@ class ProxyCall:
         if not self.over:
             self.ended()
             self._runner.feed(events.ClientGone(self.request.id))
-
-
-def _ids(headers: Mapping[bytes, bytes], own_id: str) -> Ids:
-    """The client's own names where they are fit to be repeated, else ours."""
-    own = own_id.encode()
-    request_id, key = headers.get(REQUEST_ID), headers.get(b"idempotency-key")
-    return Ids(
-        own if request_id is None or ID.fullmatch(request_id) is None else request_id,
-        own if key is None or ID.fullmatch(key) is None else key,
-    )
-
-
-def _class_refused(headers: Mapping[bytes, bytes]) -> str:
-    wanted = headers.get(b"headworks-class")
-    if wanted is None:
-        return "This key may use no class that its tenant still has."
-    return f"This key may not use the class {wanted.decode('latin-1')[:64]!r}."
-
-
-def _retries(text: bytes) -> int:
-    """How often an SDK says it has tried before."""
-    return int(text) if text.isdigit() and len(text) < 4 else 0

@@ -67,6 +67,8 @@ def _replica(name: str, replica: Mapping[str, Any]) -> Iterator[Reading]:
         yield from _known(metric, (name,), replica[field])
     for state in REPLICA_STATES:
         yield Reading("replica_state", (name, state), 1.0 if replica["state"] == state else 0.0)
+    for to, count in replica["breaker_transitions"].items():
+        yield Reading("breaker_transitions_total", (name, to), float(count))
 
 
 def _reserved(pool: str, records: list[Reservation], now_ms: int) -> Iterator[Reading]:

@@ -24,6 +24,7 @@ from headworks.gateway.event_rate import EventRate
 from headworks.gateway.event_stream import ABORTED, EventStream, error_status
 from headworks.gateway.follower import Follower
 from headworks.gateway.outlet import ANSWER_BYTES_MAX, Outlet
+from headworks.gateway.reply import hint_s
 
 HIDDEN_STATUSES = frozenset({401, 403, 407})
 """The engine's opinion of our own credentials is nothing a client could act on."""
@@ -269,7 +270,7 @@ class Relay:
             return
         if not self._seen and self._is_busy(error_status(events.error), events.error):
             self._told = True
-            self._follower.busy()
+            self._follower.busy(hint_s(self._headers))
             return
         self._lost("an error event: " + events.error[:200].decode("utf-8", "replace"))
 
@@ -300,7 +301,7 @@ class Relay:
         status = self._status
         if self._is_busy(status, body):
             self._told = True
-            self._follower.busy()
+            self._follower.busy(hint_s(self._headers))
         elif status >= 500:
             self._lost(f"the engine answered {status}")
         elif status < 400 or status in HIDDEN_STATUSES:

@@ -9,6 +9,7 @@ than `HORIZON_S` says `x-should-retry: false`, as stock SDKs would otherwise com
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -120,6 +121,16 @@ def http_error(status: int, code: str, message: str, wall_s: float) -> tuple[Hea
         return headers, _encode({"error": _Error(message, "server_error", None, code)})
     _advise(headers, reason, None, wall_s)
     return headers, _encode({"error": _Error(message, reason.error_type, None, code)})
+
+
+def hint_s(engine_headers: Sequence[tuple[bytes, bytes]]) -> float:
+    """When an engine says that it is worth coming back; 0 if it does not, or only by a date."""
+    told_s = {name: HINTS[name] * float(value) for name, value in engine_headers if name in HINTS and NUMBER.fullmatch(value)}
+    return max(told_s.values(), default=0.0)
+
+
+HINTS = {b"retry-after": 1.0, b"retry-after-ms": 0.001}
+NUMBER = re.compile(rb"\d{1,9}(\.\d{1,9})?")
 
 
 def _answer(

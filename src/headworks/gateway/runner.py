@@ -67,6 +67,10 @@ class Call(Protocol):
         """Answer the client that it does not run; `usage` is what its key has used already."""
         ...
 
+    def serve(self, decision: Decision) -> None:
+        """Answer it with what is kept of an equal request."""
+        ...
+
     def ended(self) -> None:
         """It is over: its client has had its whole answer."""
         ...
@@ -146,6 +150,7 @@ class Runner:
             effects.Abort: self._abort,
             effects.Watch: self._watch,
             effects.Reply: self._reply,
+            effects.Serve: self._serve,
             effects.Attach: self._attach,
             effects.Observe: self._observe,
             effects.Alarm: self._alarm,
@@ -309,6 +314,11 @@ class Runner:
             call.fail(fault)
         else:
             call.ended()
+
+    def _serve(self, effect: effects.Serve) -> None:
+        call = self._calls.get(effect.id)
+        if call is not None:
+            call.serve(effect.decision)
 
     def _attach(self, effect: effects.Attach) -> None:
         call = self._calls.get(effect.id)

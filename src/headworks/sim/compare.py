@@ -71,10 +71,12 @@ def as_json(found: object) -> str:
 def setup(comparison: Comparison, discipline: str, planned: list[Planned], seed: int) -> Setup:
     """The world of one comparison with one discipline in it."""
     policy = policy_of(comparison, discipline)
-    make_engine = partial(engine_of, comparison.engines)
+    engines = {POOL: comparison.engines, **{name: beside.engines for name, beside in comparison.beside.items()}}
     return Setup(
         policy=policy,
-        engines={replica.name: make_engine for replica in policy.pools[POOL].replicas},
+        engines={
+            replica.name: partial(engine_of, engines[name]) for name, pool in policy.pools.items() for replica in pool.replicas
+        },
         sources=[_source(comparison, comparison.traffic[number], client) for number, client in _senders(comparison)],
         planned=planned,
         duration_s=comparison.duration_s,
@@ -108,11 +110,15 @@ def make_book(policy: Policy) -> BookLike:
 
 
 def policy_of(comparison: Comparison, discipline: str) -> Policy:
-    """One pool under one discipline."""
-    replicas = tuple(ReplicaPolicy(f"{POOL}/{number}") for number in range(comparison.engines.replicas))
+    """The pool, and those beside it, under one discipline."""
+    kind = comparison.discipline(discipline)
     pool = comparison.policy.pool_policy(
-        name=POOL, models=(MODEL,), replicas=replicas, discipline=comparison.discipline(discipline)
+        name=POOL, models=(MODEL,), replicas=_replicas(POOL, comparison.engines), discipline=kind
     )
+    beside = {
+        name: one.pool_policy(name=name, models=(name,), replicas=_replicas(name, one.engines), discipline=kind)
+        for name, one in comparison.beside.items()
+    }
     tenants = comparison.policy.tenant_policies()
     for number, client in _senders(comparison):
         traffic = comparison.traffic[number]
@@ -123,10 +129,14 @@ def policy_of(comparison: Comparison, discipline: str) -> Policy:
         number=1,
         classes=comparison.policy.class_policies(),
         tenants=tenants,
-        pools={POOL: pool},
+        pools={POOL: pool, **beside},
         lease_s=comparison.policy.lease_s,
         ask_late_s=comparison.policy.ask_late_s,
     )
+
+
+def _replicas(pool: str, engines: EngineScenario) -> tuple[ReplicaPolicy, ...]:
+    return tuple(ReplicaPolicy(f"{pool}/{number}") for number in range(engines.replicas))
 
 
 def engine_of(engines: EngineScenario) -> EngineModel:

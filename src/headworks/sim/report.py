@@ -54,6 +54,9 @@ def results(simulation: Simulation) -> dict[str, Any]:
         **_work(simulation),
         **_queue(simulation, arrivals),
         "growth": _growth(arrivals),
+        "degraded": _counted(step for arrival in arrivals for step in arrival.degraded),
+        "undegraded_goodput_per_s": sum(not arrival.degraded for arrival in good) / duration_s,
+        "replicas": _replicas(simulation),
         "engine": _engine(simulation),
         "callers": _callers(simulation),
         "classes": classes(simulation, arrivals),
@@ -233,6 +236,14 @@ def _engine(simulation: Simulation) -> dict[str, Any]:
             replica.model.sample(simulation.world.now_s).preemptions for replica in simulation.replicas.values()
         ),
         "sent_to_first_token_p95_s": quantile(inside_s, 0.95),
+    }
+
+
+def _replicas(simulation: Simulation) -> dict[str, dict[str, float]]:
+    """By replica: executions its engine took in, and tokens it worked on."""
+    return {
+        name: {"executions": len(replica.taken), "tokens": sum(replica.work_tokens.values())}
+        for name, replica in simulation.replicas.items()
     }
 
 

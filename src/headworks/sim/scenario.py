@@ -151,6 +151,18 @@ class PolicyScenario(BaseModel):
         return _value(PoolPolicy, self.pool, **known)
 
 
+class BesideScenario(BaseModel):
+    """A further pool, for what the classes' `on_pressure` sends there."""
+
+    model_config = STRICT
+
+    engines: EngineScenario = EngineScenario()
+    pool: dict[str, Any] = {}
+
+    def pool_policy(self, **known: Any) -> PoolPolicy:
+        return _value(PoolPolicy, self.pool, **known)
+
+
 class Comparison(BaseModel):
     """One world and the disciplines that are tried in it."""
 
@@ -161,6 +173,8 @@ class Comparison(BaseModel):
     gateways: int = Field(default=1, ge=1, le=64)
     engines: EngineScenario = EngineScenario()
     policy: PolicyScenario = PolicyScenario()
+    beside: dict[str, BesideScenario] = {}
+    """Further pools by name, each serving a model of that name. Traffic asks for the first pool only."""
     disciplines: dict[str, dict[str, Any]] = Field(min_length=1)
     traffic: list[TrafficScenario] = Field(min_length=1)
     clients: dict[str, Any] = {}
@@ -269,6 +283,8 @@ def _check_values(comparison: Comparison) -> None:
     comparison.policy.class_policies()
     comparison.policy.tenant_policies()
     comparison.policy.pool_policy(name="main", models=("model",), replicas=())
+    for name, beside in comparison.beside.items():
+        beside.pool_policy(name=name, models=(name,), replicas=())
     comparison.line()
     comparison.distance()
     comparison.engines.autoscaler()

@@ -16,7 +16,7 @@ from headworks.core.book import Book
 from headworks.core.effects import Alarm, Outcome, Run
 from headworks.core.events import Drain, Freed, PolicyChanged, ReplicaDescribed
 from headworks.core.policy import Policy
-from headworks.core.types import Decision, Owner, Request, RequestKey
+from headworks.core.types import Decision, Leeway, Owner, Request, RequestKey
 from headworks.sim.autoscaler import Autoscaler, Scaling
 from headworks.sim.clients import Attempt, Caller, Temper
 from headworks.sim.connection import Distance, Sending
@@ -93,7 +93,7 @@ class Setup:
 class Arrival:
     """One attempt at the gateway's door, with both sides of its story."""
 
-    __slots__ = ("attempt", "caller", "decision", "gateway", "outcome", "outcomes", "sent_s")
+    __slots__ = ("attempt", "caller", "decision", "degraded", "gateway", "outcome", "outcomes", "sent_s")
 
     def __init__(self, caller: Caller, attempt: Attempt, gateway: SimRunner) -> None:
         self.caller = caller
@@ -101,6 +101,8 @@ class Arrival:
         self.gateway = gateway
         self.decision: Decision | None = None
         """The first one: the admission decision."""
+        self.degraded: tuple[str, ...] = ()
+        """The steps that were taken with it, so that it could run."""
         self.outcome: Outcome | None = None
         self.outcomes = 0
         self.sent_s: float | None = None
@@ -294,6 +296,7 @@ class Simulation:
 
     def _request(self, caller: Caller, attempt: Attempt) -> Request:
         source, planned, now_s = self.setup.sources[caller.planned.source], caller.planned, self.world.now_s
+        prompt_bytes = round(planned.prompt_tokens * source.bytes_per_token)
         return Request(
             id=attempt.id,
             key=RequestKey(source.tenant, caller.key or f"minted-{attempt.id}"),
@@ -303,7 +306,7 @@ class Simulation:
             service_class=source.service_class,
             model=source.model,
             pool=source.pool,
-            prompt_bytes=round(planned.prompt_tokens * source.bytes_per_token),
+            prompt_bytes=prompt_bytes,
             prompt_tokens=planned.prompt_tokens if source.exact_prompt else None,
             output_tokens_max=source.output_tokens_max,
             samples=source.samples,
@@ -314,6 +317,7 @@ class Simulation:
             arrived_s=now_s,
             start_by_s=now_s + caller.deadline_s,
             finish_by_s=now_s + self._classes[source.service_class].gateway_s,
+            leeway=Leeway(1, prompt_bytes, False) if self._classes[source.service_class].on_pressure else None,
         )
 
     def _settled(self, caller: Caller) -> None:
@@ -350,6 +354,8 @@ class Simulation:
             self.decisions += 1
             if arrival.decision is None:
                 arrival.decision = record
+            if record.degraded and record.outcome == "admit":
+                arrival.degraded = tuple(step.partition("=")[0] for step in record.degraded.split(", "))
         else:
             self._unfinished -= arrival.outcome is None
             arrival.outcomes += 1
@@ -371,7 +377,7 @@ class Simulation:
             prompt_tokens=planned.prompt_tokens,
             output_tokens=max(1, min(planned.output_tokens, run.output_tokens_max)),
             output_tokens_max=run.output_tokens_max,
-            samples=source.samples,
+            samples=1 if run.variant is not None and run.variant.drops_n else source.samples,
             prefix=planned.prefix,
             send_before_s=run.send_before_s,
             watch_tokens=run.watch_tokens,

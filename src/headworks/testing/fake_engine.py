@@ -134,7 +134,7 @@ class FakeEngine:
                 handler(self, request, connection)
             except Refused as refused:
                 self._count(request.path, request.method, refused.status)
-                connection.respond(refused.status, refused.body)
+                connection.respond(refused.status, refused.body, "application/json", *refused.headers)
 
     def _count(self, path: str, method: str, status: int) -> None:
         key = (path, method, f"{status // 100}xx")
@@ -179,7 +179,7 @@ class FakeEngine:
 
     def full(self, inside: bool) -> Refused:
         """There is no room."""
-        return busy()
+        return busy(self.faults.busy_retry_after)
 
     def routes(self) -> dict[str, tuple[str, Handler]]:
         return ROUTES

@@ -10,7 +10,16 @@ import msgspec
 
 from headworks.core.prompt_sizes import TEXT
 from headworks.gateway.dialects.base import Fault, Limits, Parsed, Raws, Route, Unacceptable, assemble, read
-from headworks.gateway.dialects.chat_fields import Assistant, ChatFields, OfferedTool, RefusalPart, TextPart
+from headworks.gateway.dialects.chat_fields import (
+    Assistant,
+    ChatFields,
+    Developer,
+    OfferedTool,
+    RefusalPart,
+    System,
+    TextPart,
+    User,
+)
 from headworks.gateway.dialects.fields import (
     DENSE_FROM_BYTES,
     NESTING_MAX,
@@ -77,6 +86,19 @@ def _prompt_size(asked: ChatFields, raws: Raws) -> tuple[int, str]:
     if beyond_bytes or dense_bytes or tools_bytes:
         return total, kind_of(total, beyond_bytes, dense_bytes, tools_bytes)
     return total, TEXT
+
+
+def without_examples(asked: ChatFields) -> list[int]:
+    """The messages that are left without what stands before the last one of its user: instructions, and that one on."""
+    messages = asked.messages
+    last = max((index for index, message in enumerate(messages) if type(message) is User), default=0)
+    return [index for index, message in enumerate(messages) if index >= last or type(message) in (System, Developer)]
+
+
+def size_without_examples(asked: ChatFields, raws: Raws) -> int:
+    """How large its prompt is then."""
+    kept = [asked.messages[index] for index in without_examples(asked)]
+    return _prompt_size(msgspec.structs.replace(asked, messages=kept), raws)[0]
 
 
 def _part_text(part: TextPart | RefusalPart) -> str:

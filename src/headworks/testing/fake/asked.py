@@ -19,18 +19,21 @@ SAMPLES_MAX = 1024
 class Refused(Exception):
     """An answer that is not a generation."""
 
-    def __init__(self, status: int, message: str, kind: str = "BadRequestError", param: str | None = None) -> None:
+    def __init__(
+        self, status: int, message: str, kind: str = "BadRequestError", param: str | None = None, retry_after: str = ""
+    ) -> None:
         super().__init__(message)
         self.status = status
+        self.headers = (("retry-after", retry_after),) if retry_after else ()
         self.body = msgspec.json.encode({"error": {"message": message, "type": kind, "param": param, "code": status}})
 
 
 BUSY = "The engine is currently busy and cannot accept new requests. Please try again later or on a different instance."
 
 
-def busy() -> Refused:
-    """The answer at the queue limit: plain, also for streams, and without a hint when to come back."""
-    return Refused(503, BUSY, "Service Unavailable")
+def busy(retry_after: str = "") -> Refused:
+    """The answer at the queue limit: plain, also for streams, and without a hint when to come back unless a proxy adds one."""
+    return Refused(503, BUSY, "Service Unavailable", retry_after=retry_after)
 
 
 @dataclass(slots=True)

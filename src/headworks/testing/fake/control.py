@@ -3,7 +3,7 @@
 All are `POST` with arguments in the query, but for `GET /fake/state`:
 
     /fake/hang  /fake/resume  /fake/slow?factor=3  /fake/restart?down_s=0.5  /fake/die  /fake/vanish  /fake/kill-core
-    /fake/drain  /fake/fault?kind=error|break|garbage&after_tokens=2&times=1  /fake/busy?times=3&inside=1
+    /fake/drain  /fake/fault?kind=error|break|garbage&after_tokens=2&times=1  /fake/busy?times=3&inside=1&retry_after=5
     /fake/metrics?drop=NAME  /fake/metrics?rename=OLD::NEW  /fake/heal
 """
 
@@ -65,6 +65,7 @@ def _fault(engine: FakeEngine, arguments: Arguments) -> None:
 def _busy(engine: FakeEngine, arguments: Arguments) -> None:
     engine.faults.busy_times = int(arguments.get("times", "1"))
     engine.faults.busy_inside = arguments.get("inside") == "1"
+    engine.faults.busy_retry_after = arguments.get("retry_after", "")
 
 
 ACTIONS: dict[str, Action] = {

@@ -50,6 +50,8 @@ class Faults:
     busy_times: int = 0
     busy_inside: bool = False
     """A stream is refused by its first event, in an answer with status 200: so do valves that look after the head is sent."""
+    busy_retry_after: str = ""
+    """What a busy answer has as `Retry-After`, as one that came through a proxy may."""
     dropped_series: set[str] = field(default_factory=set)
     renamed_series: dict[str, str] = field(default_factory=dict)
     core_dead: bool = False
