@@ -259,6 +259,7 @@ class Bench:
         return {
             "measured": time.strftime("%Y-%m-%d", time.gmtime()),
             "cores": os.cpu_count(),
+            "engine_flags": self._options.engine_command.partition("{port}")[2].strip(),
             "chat_rate_per_s": self.chat_rate_per_s,
             "saturation_per_s": self.saturation_per_s,
             "valve": self.valve,
