@@ -64,5 +64,5 @@ def open_shared(
         from headworks.ledgers.valkey_place import place_of
     except ImportError as error:
         raise LedgerError(f"A shared ledger needs the extra: pip install 'headworks[valkey]' ({error})") from error
-    limits = {"lease_ms": lease_ms, "remember_ms": remember_ms}
-    return ValkeyStore(place_of(url), domain, **limits, clock_s=clock_s, owner=owner, told=told)
+    place = place_of(url)
+    return ValkeyStore(place, domain, lease_ms=lease_ms, remember_ms=remember_ms, clock_s=clock_s, owner=owner, told=told)
