@@ -22,34 +22,7 @@ FOLDER = PACKAGE / "_compiled"
 STAMP = FOLDER / "stamp"
 SUFFIX = EXTENSION_SUFFIXES[0]
 """Of this Python on this platform: it is a part of the stamp."""
-COMPILED = (
-    "core/*.py",
-    "engines/base.py",
-    "engines/endpoint.py",
-    "engines/pool.py",
-    "engines/response.py",
-    "gateway/accounts.py",
-    "gateway/answers.py",
-    "gateway/audience.py",
-    "gateway/clock.py",
-    "gateway/deadlines.py",
-    "gateway/decisions.py",
-    "gateway/dialects/base.py",
-    "gateway/dialects/chat.py",
-    "gateway/endings.py",
-    "gateway/event_rate.py",
-    "gateway/event_stream.py",
-    "gateway/every_answer.py",
-    "gateway/follow.py",
-    "gateway/follower.py",
-    "gateway/http/*.py",
-    "gateway/keys.py",
-    "gateway/models.py",
-    "gateway/outlet.py",
-    "gateway/proxy.py",
-    "gateway/relay.py",
-    "gateway/runner.py",
-)
+COMPILED = ("core/*.py",)
 """What is compiled, all of it as one library, so that calls between these modules are calls in C."""
 GROUP = "headworks_compiled"
 LIBRARY = f"{GROUP}__mypyc"

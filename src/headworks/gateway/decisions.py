@@ -80,8 +80,8 @@ class DecisionLog:
         self._closing = threading.Event()
         self.dropped = 0
         """Records that did not fit, because the disk was too slow or refused."""
-        self._thread = threading.Thread(target=self._write_on, name="decision-log", daemon=True)
-        self._thread.start()
+        self._writer = threading.Thread(target=self._write_on, name="decision-log", daemon=True)
+        self._writer.start()
 
     def write(self, record: Decision | Outcome | NameRecord) -> None:
         """Put a record down. It is in the file within `FLUSH_S`, or when the log is closed."""
@@ -177,7 +177,7 @@ class DecisionLog:
     def close(self) -> None:
         """Everything written is in the file when this returns."""
         self._closing.set()
-        self._thread.join()
+        self._writer.join()
         self.flush()
         self._files.close()
 
