@@ -109,8 +109,7 @@ class DrainRate:
         """A grant happened; `backlogged`: something still waits after it."""
         if self.is_backlogged and self._last_s is not None:
             gap_s = now_s - self._last_s
-            if gap_s < GAP_S_MIN:
-                gap_s = 0.0
+            gap_s = gap_s if gap_s >= GAP_S_MIN else 0.0
             self._add(gap_s, tokens, requests)
             if self.longer is not None:
                 self.longer._add(gap_s, tokens, requests)
