@@ -1,12 +1,15 @@
-"""Which replica has read the beginning of this prompt already? (D4)
+"""Which replica has read the beginning of this prompt already, and is it worth going there? (D4)
 
 Engines keep what they have read of a prompt, by whole blocks from its beginning, and do not read it again for the next prompt
 that begins the same. Of several replicas only the one that has it gains by that. So a pool of several remembers where blocks
 were last sent: a block is named by all of the prompt up to its end, so the last one that is known tells the longest beginning.
 
-Going where the beginning is must not make a hot spot of it: that replica is preferred only while what it has in hand, with
-this request, stays within `LOAD_RATIO_MAX` of the mean of all, as in consistent hashing with bounded loads. Else, and where
-nobody has it, the request goes where least is in hand, and its blocks are there from then on.
+Where a prompt with a beginning is complete first is compared in prompt tokens, since reading is what differs:
+
+    prompts being read there  +  BESIDE_TOKENS · requests in hand there  -  what of its own prompt need not be read there
+
+A hot beginning must not make a hot spot: what need not be read counts only at a replica with at most `LOAD_RATIO_MAX` times the
+mean number of requests, and `LOAD_REQUESTS_FREE` more. What is sent elsewhere for that is known there from then on.
 
 Which blocks an engine has dropped meanwhile nobody here knows. The ones not seen for the longest are forgotten here too, and
 a wrong guess costs a prompt read once more.
@@ -22,8 +25,10 @@ if TYPE_CHECKING:
 
 BLOCKS_MAX = 65_536
 """Blocks of one pool that are remembered."""
+BESIDE_TOKENS = 128
+"""A request beside it makes each of a few hundred steps longer, all in all by about what so many prompt tokens take to read."""
 LOAD_RATIO_MAX = 1.25
-"""What a replica may have in hand ÷ the mean of all, for a request to be sent there for its beginning."""
+LOAD_REQUESTS_FREE = 4
 
 
 class Affinity:
@@ -35,13 +40,13 @@ class Affinity:
         self._replica_of: dict[Hashable, str] = {}
         """By block; the one seen last stands last."""
 
-    def where(self, prefix: Sequence[Hashable]) -> str:
-        """The replica that was sent the longest beginning of this prompt; empty: none was."""
-        for block in reversed(prefix):
-            replica = self._replica_of.get(block)
+    def where(self, prefix: Sequence[Hashable]) -> tuple[str, float]:
+        """The replica that was sent the longest beginning of this prompt, and how much of it that is; empty: none was."""
+        for count in range(len(prefix), 0, -1):
+            replica = self._replica_of.get(prefix[count - 1])
             if replica is not None:
-                return replica
-        return ""
+                return replica, count / len(prefix)
+        return "", 0.0
 
     def sent(self, prefix: Sequence[Hashable], replica: str) -> None:
         """A prompt that begins so is read there."""
@@ -53,6 +58,8 @@ class Affinity:
             del known[next(iter(known))]
 
 
-def bears(replica: Replica, kv_tokens: int, in_hand_tokens: int, replicas: int) -> bool:
-    """Whether so much more leaves it within the bound. `in_hand_tokens`: of all the replicas, before."""
-    return (replica.tokens + kv_tokens) * replicas <= LOAD_RATIO_MAX * (in_hand_tokens + kv_tokens) or not replica.tokens
+def cost_tokens(replica: Replica, saved_tokens: float, requests_mean: float) -> float:
+    """What lies before the end of a prompt there, in prompt tokens. `saved_tokens`: what of it has been read there."""
+    if replica.requests > LOAD_RATIO_MAX * requests_mean + LOAD_REQUESTS_FREE:
+        saved_tokens = 0.0
+    return replica.opening_tokens + BESIDE_TOKENS * replica.requests - saved_tokens

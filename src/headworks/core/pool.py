@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headworks.core.affinity import Affinity, bears
+from headworks.core.affinity import Affinity, cost_tokens
 from headworks.core.class_gates import FirstTokens
 from headworks.core.class_use import ClassUse
 from headworks.core.fair import Flow
@@ -240,7 +240,7 @@ class Pool:
     def place(self, request: Request, work: Work, lane: Lane, now_s: float) -> tuple[Replica | None, str]:
         """Where this goes, or None and the reason code that is in the way.
 
-        Of several with room: who has read its beginning, unless that has too much in hand; else who has least of ours.
+        Of several with room: where it is complete first by what each has to read (`core/affinity.py`), or has least of ours.
         """
         stated = self.policy.active_tokens_max
         if stated is not None and self.tokens + work.kv_tokens > stated:
@@ -249,16 +249,20 @@ class Pool:
             reason = self.single.room(work, lane, now_s, request.model)
             return (None, reason) if reason else (self.single, "")
         best: Replica | None = None
-        blocked_by, rank = "no_replica", (False, False, 0)
+        blocked_by, rank = "no_replica", (False, 0.0)
         plain = lane.cascade is not None and lane.cascade.avoids_speculation
-        begun_at = self.affinity.where(request.prefix) if request.prefix else ""
+        begun_at, begun_ratio = self.affinity.where(request.prefix) if request.prefix else ("", 0.0)
+        requests_mean = self.requests / len(self.replicas)
         for replica in self.replicas.values():
             reason = replica.room(work, lane, now_s, request.model)
             if reason:
                 blocked_by = reason if reason != "no_replica" else blocked_by
                 continue
-            has_begun = replica.name == begun_at and bears(replica, work.kv_tokens, self.tokens, len(self.replicas))
-            own = (plain and replica.speculative, not has_begun, replica.requests)
+            cost: float = replica.requests
+            if request.prefix:
+                saved_tokens = begun_ratio * work.prefill_tokens if replica.name == begun_at else 0.0
+                cost = cost_tokens(replica, saved_tokens, requests_mean)
+            own = (plain and replica.speculative, cost)
             if best is None or own < rank:
                 best, rank = replica, own
         return best, "" if best is not None else blocked_by
