@@ -144,7 +144,7 @@ class Lives:
         return Request(
             id=f"{self._number:032x}", key=RequestKey("acme", f"{self._number:x}"), key_given=False, fingerprint="",
             client="acme/1", service_class="interactive", model="mock", pool="mock", prompt_bytes=1024, prompt_tokens=None,
-            output_tokens_max=64, samples=1, stream=False, prefix="", session=None, retry_count=0,
+            output_tokens_max=64, samples=1, stream=False, prefix=(), session=None, retry_count=0,
             arrived_s=self._now_s, start_by_s=INFINITE_S, finish_by_s=INFINITE_S,
         )  # fmt: skip
 

@@ -273,7 +273,7 @@ def request(number: int, row: Row, allowed: int, tenant: str) -> Request:
         output_tokens_max=allowed,
         samples=1,
         stream=True,
-        prefix="",
+        prefix=(),
         session=None,
         retry_count=0,
         arrived_s=row.t_s,

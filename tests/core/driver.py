@@ -116,7 +116,7 @@ class Bench:
             output_tokens_max=output_tokens,
             samples=1,
             stream=True,
-            prefix="",
+            prefix=(),
             session=None,
             retry_count=0,
             arrived_s=self.now_s,

@@ -86,7 +86,7 @@ def request(asked: Parsed) -> Request:
         output_tokens_max=asked.output_tokens_max,
         samples=asked.samples,
         stream=True,
-        prefix="",
+        prefix=(),
         session=None,
         retry_count=0,
         arrived_s=0.0,

@@ -46,7 +46,7 @@ class Caller:
         self.request = Request(
             id=name, key=RequestKey("acme", name), key_given=False, fingerprint="", client="acme/key",
             service_class="interactive", model="m", pool="p", prompt_bytes=40, prompt_tokens=10, output_tokens_max=5,
-            samples=1, stream=False, prefix="", session=None, retry_count=0, arrived_s=100.0, start_by_s=float("inf"),
+            samples=1, stream=False, prefix=(), session=None, retry_count=0, arrived_s=100.0, start_by_s=float("inf"),
             finish_by_s=float("inf"),
         )  # fmt: skip
         self.sent: list[str] = []

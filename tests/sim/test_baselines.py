@@ -77,7 +77,7 @@ class Desk:
             output_tokens_max=most,
             samples=1,
             stream=True,
-            prefix="",
+            prefix=(),
             session=None,
             retry_count=0,
             arrived_s=now_s,

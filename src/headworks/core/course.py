@@ -60,6 +60,8 @@ class Course:
         if watch_tokens and not life.request.stream:
             life.assembled = True
         if replica is not None:
+            if life.request.prefix:
+                life.lane.pool.affinity.sent(life.request.prefix, replica.name)
             replica.opening += 1
             replica.sent_tokens += work.prefill_tokens
             replica.prefill.sent(uncached(work, life.lane), now_s)

@@ -52,7 +52,7 @@ class Decider:
         """
         pool = lane.pool
         work = self.estimator.work(request, pool, lane.tenant_policy)
-        replica, reason = pool.place(work, lane, now_s, request.model)
+        replica, reason = pool.place(request, work, lane, now_s)
         read_at = pool.reads_least() if reason == SATURATED else replica
         share, kept = lane.share, None
         if share is not None and share.use is not None:

@@ -121,7 +121,7 @@ class Round:
                 self._block(life, kept[REASON])
                 self._unmark(queue.lines[lane.flow])
                 continue
-            life.replica, reason = pool.place(life.work, lane, now_s, life.request.model)
+            life.replica, reason = pool.place(life.request, life.work, lane, now_s)
             if life.replica is not None:
                 return life
             self._block(life, reason)
@@ -140,7 +140,7 @@ class Round:
         lane = head.lane
         for life in self._pool.queue.lines[lane.flow].behind_first(PASSED_BY_MAX):
             if life.request.model != head.request.model and lane.tenant_fits(life.work) and self._now_s <= life.start_by_s:
-                life.replica, _ = self._pool.place(life.work, lane, self._now_s, life.request.model)
+                life.replica, _ = self._pool.place(life.request, life.work, lane, self._now_s)
                 if life.replica is not None:
                     return life
         return None

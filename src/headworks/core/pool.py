@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from headworks.core.affinity import Affinity, cost_tokens
 from headworks.core.class_gates import FirstTokens
 from headworks.core.class_use import ClassUse
 from headworks.core.fair import Flow
@@ -20,7 +21,7 @@ from headworks.core.retrying import UpstreamRetries
 from headworks.core.slots import ReturnSlots
 from headworks.core.spilling import Purse
 from headworks.core.stats import Window
-from headworks.core.types import Work
+from headworks.core.types import Request, Work
 
 if TYPE_CHECKING:
     from headworks.core.lane import Lane
@@ -40,6 +41,7 @@ class Pool:
     """One pool: its replicas, its queue and what has been measured of it."""
 
     __slots__ = (
+        "affinity",
         "asks_again_s",
         "block_tokens",
         "bounds",
@@ -85,6 +87,8 @@ class Pool:
         self.bounds = Bounds(policy.coverage_ratio)
         self.slots = ReturnSlots()
         self.pressure = Pressure(self)
+        self.affinity = Affinity()
+        """Which of its replicas have read what."""
         self.retries = UpstreamRetries(policy.retries_ratio_max)
         self.spill = Purse(policy.name, policy.spill, utc_offset_s) if policy.spill is not None else None
         """What may be spent on it; None: it costs nothing by the token."""
@@ -233,23 +237,32 @@ class Pool:
         ratios = (replica.kv_used_ratio(now_s) for replica in self.replicas.values())
         return min((ratio for ratio in ratios if ratio is not None), default=None)
 
-    def place(self, work: Work, lane: Lane, now_s: float, model: str = "") -> tuple[Replica | None, str]:
-        """The replica with the least of our work where this fits, or None and the reason code that is in the way."""
+    def place(self, request: Request, work: Work, lane: Lane, now_s: float) -> tuple[Replica | None, str]:
+        """Where this goes, or None and the reason code that is in the way.
+
+        Of several with room: where it is complete first by what each has to read (`core/affinity.py`), or has least of ours.
+        """
         stated = self.policy.active_tokens_max
         if stated is not None and self.tokens + work.kv_tokens > stated:
             return None, "queue_timeout"
         if self.single is not None:
-            reason = self.single.room(work, lane, now_s, model)
+            reason = self.single.room(work, lane, now_s, request.model)
             return (None, reason) if reason else (self.single, "")
         best: Replica | None = None
-        blocked_by, rank = "no_replica", (False, 0)
+        blocked_by, rank = "no_replica", (False, 0.0)
         plain = lane.cascade is not None and lane.cascade.avoids_speculation
+        begun_at, begun_ratio = self.affinity.where(request.prefix) if request.prefix else ("", 0.0)
+        requests_mean = self.requests / len(self.replicas)
         for replica in self.replicas.values():
-            reason = replica.room(work, lane, now_s, model)
+            reason = replica.room(work, lane, now_s, request.model)
             if reason:
                 blocked_by = reason if reason != "no_replica" else blocked_by
                 continue
-            own = (plain and replica.speculative, replica.requests)
+            cost: float = replica.requests
+            if request.prefix:
+                saved_tokens = begun_ratio * work.prefill_tokens if replica.name == begun_at else 0.0
+                cost = cost_tokens(replica, saved_tokens, requests_mean)
+            own = (plain and replica.speculative, cost)
             if best is None or own < rank:
                 best, rank = replica, own
         return best, "" if best is not None else blocked_by

@@ -7,7 +7,7 @@ freezing at run time would cost 25 µs a request). Units are in the names: `_s` 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -64,7 +64,8 @@ class Request:
     samples: int
     """Sequences the engine will run: n × number of prompts."""
     stream: bool
-    prefix: str
+    prefix: Sequence[Hashable]
+    """Its whole blocks from the beginning, each named by all of the prompt up to its end; empty where nobody asks."""
     session: str | None
     retry_count: int
     arrived_s: float

@@ -34,6 +34,7 @@ from headworks.gateway.models import Models
 from headworks.gateway.outlet import Outlet
 from headworks.gateway.own import METHODS as OWN_METHODS
 from headworks.gateway.own import Own, is_own
+from headworks.gateway.prefixes import prefix_of
 from headworks.gateway.relay import Relay
 from headworks.gateway.runner import Runner
 
@@ -185,7 +186,7 @@ class Proxy:
             parsed.output_tokens_max,
             parsed.samples,
             parsed.stream,
-            "",
+            prefix_of(parsed, self._policy.pools[pool]),
             None,
             retries(headers[RETRY_COUNT]) if RETRY_COUNT in headers else 0,
             received_s,

@@ -176,28 +176,25 @@ def _requests(comparison: Comparison, number: int, places: Mapping[tuple[int, st
     traffic = comparison.traffic[number]
     random = Random(f"traffic-{number}-{seed}")
     prefixes = Prefixes(**traffic.prefixes) if traffic.prefixes else Prefixes(0, 0)
-    for at_s, prompt_tokens, output_tokens, client in _offered(comparison, traffic, random, seed):
-        place = places[number, client if traffic.by_client else ""]
-        yield Planned(at_s, place, prompt_tokens, output_tokens, prefixes.draw(random))
+    for row in _offered(comparison, traffic, random, seed):
+        place = places[number, row.client if traffic.by_client else ""]
+        prefix = row.prefix or prefixes.draw(random)
+        yield Planned(row.t_s, place, row.prompt_tokens, row.output_tokens, prefix)
 
 
-def _offered(
-    comparison: Comparison, traffic: TrafficScenario, random: Random, seed: int
-) -> Iterator[tuple[float, int, int, str]]:
-    """Time, prompt, output, client."""
+def _offered(comparison: Comparison, traffic: TrafficScenario, random: Random, seed: int) -> Iterator[traces.Row]:
     until_s = comparison.duration_s
     if traffic.trace:
         recorded = traces.scaled(traces.read(traffic.trace), comparison.context_tokens)
         rate_per_s = traffic.rate_per_s or recorded.rate_per_s
         offer: Callable[..., list[traces.Row]] = traces.replayed if traffic.arrivals == "trace" else traces.poisson
-        for row in offer(recorded, rate_per_s=rate_per_s, seconds=until_s, seed=seed):
-            yield row.t_s, row.prompt_tokens, row.output_tokens, row.client
+        yield from offer(recorded, rate_per_s=rate_per_s, seconds=until_s, seed=seed)
         return
     prompt, output = traffic.lengths()
     segments = traffic.segments()
     times_s = constant(segments, until_s) if traffic.arrivals == "constant" else poisson(segments, until_s, random)
     for at_s in times_s:
-        yield at_s, prompt.draw(random), output.draw(random), ""
+        yield traces.Row(at_s, prompt.draw(random), output.draw(random))
 
 
 def _source(comparison: Comparison, traffic: TrafficScenario, client: str) -> Source:

@@ -57,6 +57,7 @@ def results(simulation: Simulation) -> dict[str, Any]:
         "degraded": _counted(step for arrival in arrivals for step in arrival.degraded),
         "undegraded_goodput_per_s": sum(not arrival.degraded for arrival in good) / duration_s,
         "replicas": _replicas(simulation),
+        "replica_most_by_mean": _most_by_mean(simulation),
         "engine": _engine(simulation),
         "callers": _callers(simulation),
         "classes": classes(simulation, arrivals),
@@ -235,8 +236,21 @@ def _engine(simulation: Simulation) -> dict[str, Any]:
         "preemptions": sum(
             replica.model.sample(simulation.world.now_s).preemptions for replica in simulation.replicas.values()
         ),
+        "cached_ratio": _cached_ratio(simulation),
         "sent_to_first_token_p95_s": quantile(inside_s, 0.95),
     }
+
+
+def _cached_ratio(simulation: Simulation) -> float:
+    """Of the prompt tokens of all engines, what was in their prefix caches."""
+    looks = [replica.model.sample(simulation.world.now_s) for replica in simulation.replicas.values()]
+    return sum(look.cached_tokens for look in looks) / max(1, sum(look.prompt_tokens for look in looks))
+
+
+def _most_by_mean(simulation: Simulation) -> float:
+    """Tokens the busiest replica worked on, by the mean of all."""
+    tokens = [sum(replica.work_tokens.values()) for replica in simulation.replicas.values()]
+    return max(tokens) * len(tokens) / max(1, sum(tokens))
 
 
 def _replicas(simulation: Simulation) -> dict[str, dict[str, float]]:

@@ -311,7 +311,7 @@ class Simulation:
             output_tokens_max=source.output_tokens_max,
             samples=source.samples,
             stream=True,
-            prefix=str(planned.prefix[0]) if planned.prefix else "",
+            prefix=planned.prefix,
             session=None,
             retry_count=attempt.number,
             arrived_s=now_s,

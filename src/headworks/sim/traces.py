@@ -112,9 +112,11 @@ def summary(trace: Trace) -> dict[str, int | float]:
 def scaled(trace: Trace, context_tokens: int) -> Trace:
     """The same trace with all lengths times one factor, at most 1, so that its longest request fits the context.
 
-    Prefixes are left out: blocks of another size would not be the same blocks.
+    Prefixes are left out where that makes anything smaller: blocks of another size would not be the same blocks.
     """
     factor = min(1.0, CONTEXT_USED_RATIO * context_tokens / trace.longest_tokens)
+    if factor == 1.0:
+        return trace
     rows = [
         Row(row.t_s, max(1, round(row.prompt_tokens * factor)), max(1, round(row.output_tokens * factor)), row.client)
         for row in trace.rows

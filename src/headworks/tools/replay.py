@@ -285,7 +285,7 @@ def request_of(arrival: Arrival, own: Policy, policy: Policy) -> Request | None:
         output_tokens_max=asked.output_tokens_max,
         samples=asked.samples,
         stream=asked.stream,
-        prefix="",
+        prefix=(),
         session=None,
         retry_count=asked.retry_count,
         arrived_s=ended.arrived_s,
