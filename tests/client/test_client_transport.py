@@ -31,16 +31,22 @@ class Time:
         self.now_s += seconds
 
 
-class Server:
-    """Answers from a list, the last one for ever, and remembers what came and when."""
+class Server(httpx.BaseTransport, httpx.AsyncBaseTransport):
+    """Answers from a list, the last one for ever, and remembers what came and when. It reads bodies as a socket does: once."""
 
     def __init__(self, time: Time, *answers: tuple[int, dict[str, str]] | Exception) -> None:
         self._time = time
         self._answers = list(answers)
         self.came: list[tuple[float, httpx.Request, bytes]] = []
 
-    def __call__(self, request: httpx.Request) -> httpx.Response:
-        self.came.append((self._time.now_s - 100.0, request, request.content))
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        return self._answer(request, b"".join(request.stream))  # type: ignore[arg-type]
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        return self._answer(request, b"".join([piece async for piece in request.stream]))  # type: ignore[union-attr]
+
+    def _answer(self, request: httpx.Request, body: bytes) -> httpx.Response:
+        self.came.append((self._time.now_s - 100.0, request, body))
         answer = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
         if isinstance(answer, Exception):
             raise answer
@@ -55,11 +61,10 @@ Ask = Callable[..., httpx.Response]
 
 def asking(is_async: bool, server: Server, time: Time, policy: RetryPolicy | None = None, draw: float = 0.5) -> Ask:
     """One client, sync or async, whose requests share what its transport remembers."""
-    script = httpx.MockTransport(server)
     if not is_async:
-        client = httpx.Client(transport=RetryTransport(script, policy, clock_s=time, draw=lambda: draw, sleep=time.sleep))
+        client = httpx.Client(transport=RetryTransport(server, policy, clock_s=time, draw=lambda: draw, sleep=time.sleep))
         return client.request
-    transport = AsyncRetryTransport(script, policy, clock_s=time, draw=lambda: draw, sleep=time.sleep_async)
+    transport = AsyncRetryTransport(server, policy, clock_s=time, draw=lambda: draw, sleep=time.sleep_async)
 
     def ask(*positional: Any, **named: Any) -> httpx.Response:
         return asyncio.run(httpx.AsyncClient(transport=transport).request(*positional, **named))
@@ -184,7 +189,7 @@ def test_F8_each_server_has_a_throttle_of_its_own(is_async: bool) -> None:
 
 def test_F8_what_is_remembered_of_servers_is_bounded() -> None:
     time = Time()
-    transport = RetryTransport(httpx.MockTransport(Server(time, (200, {}))), clock_s=time)
+    transport = RetryTransport(Server(time, (200, {})), clock_s=time)
     with httpx.Client(transport=transport) as client:
         for number in range(100):
             client.get(f"http://engine-{number}.test/")
@@ -212,7 +217,7 @@ def test_F8_a_cancel_ends_the_wait() -> None:
     async def test() -> None:
         time = Time()
         server = Server(time, (429, {"retry-after": "50"}))
-        client = httpx.AsyncClient(transport=AsyncRetryTransport(httpx.MockTransport(server)))
+        client = httpx.AsyncClient(transport=AsyncRetryTransport(server))
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.05):
                 await client.post(URL)
