@@ -51,9 +51,8 @@ class Pool:
         self.close_s_max = close_s_max
         self.aborted_silence_s_max = aborted_silence_s_max
         self.connections_max = connections_max
-        self.connections_count = 0
-        self.half_closed_count = 0
-        """Aborted calls whose end the engine's server has not closed yet."""
+        self.connections_count = self.half_closed_count = 0
+        """All there are; and aborted calls whose end the engine's server has not closed yet."""
         self._idle: list[Connection] = []
         self._connecting: set[asyncio.Task[None]] = set()
         self._sweep_timer: asyncio.TimerHandle | None = None
@@ -211,13 +210,10 @@ class Connection:
         self._reader = AnswerReader()
         self._call: Call | None = None
         self._closing_cause = ""
-        self._half_closed = False
-        self._heard = False
+        self._half_closed = self._heard = self._paused = False
         self._passage: Passage | None = None
-        self._paused = False
         self._timer: asyncio.TimerHandle | None = None
-        self.idle_since_s = math.inf
-        """A new connection has not been idle."""
+        self.idle_since_s = math.inf  # a new connection has not been idle
         self.is_counted = True
         """It is one of the pool's `connections_count`."""
 
