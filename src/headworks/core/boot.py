@@ -267,7 +267,7 @@ class Boot:
         ended = self.recovery.ended_here() if untracked else {}
         for name in sorted(untracked & ended.keys()):  # an older copy of the ledger has not heard of its end
             self._desk.command(replace(ended[name], commits=()))
-        untracked -= ended.keys()
+        untracked = untracked.difference(ended)
         for name in sorted(untracked & self._untracked):
             record = held[name]
             if record.reserved_by != self._desk.owner:  # adopted, and the answer that said so was lost

@@ -258,7 +258,7 @@ class Pool:
             if reason:
                 blocked_by = reason if reason != "no_replica" else blocked_by
                 continue
-            cost: float = replica.requests
+            cost = float(replica.requests)
             if request.prefix:
                 saved_tokens = begun_ratio * work.prefill_tokens if replica.name == begun_at else 0.0
                 cost = cost_tokens(replica, saved_tokens, requests_mean)
