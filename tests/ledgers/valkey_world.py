@@ -15,7 +15,7 @@ from headworks.ledgers.valkey_script import script
 from headworks.testing.servers import Server
 from headworks.testing.suites.ledger_subject import LEASE_MS, REMEMBER_MS, Opened
 
-CLOCK = 'local function clock_ms() return tonumber(redis.call("GET", KEYS[1] .. ":clock") or "0") end'
+CLOCK = 'local function clock_ms() return tonumber(redis.call("GET", ROOT .. ":clock") or "0") end'
 SCRIPT = script(CLOCK)
 ANSWER_S = 20.0
 Result = TypeVar("Result")
@@ -109,7 +109,7 @@ class ValkeyWorld:
             lease_ms=LEASE_MS,
             remember_ms=REMEMBER_MS,
             clock_s=lambda: 0.0,
-            text=SCRIPT,
+            ledger=SCRIPT,
         )
         self.store = Waited(self, store)
         self.advance(0)
