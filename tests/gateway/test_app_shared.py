@@ -91,7 +91,7 @@ def test_A11_audit_and_release_look_at_the_live_store(server: servers.Server) ->
             await first_event(client)
             shown = (await second.admin("/admin/ledger", **BEARER)).json()
             (record,) = shown["records"]
-            assert record["state"] == "RUNNING" and shown["tokens"]["llama"] > 1500
+            assert record["state"] == "RUNNING" and shown["tokens"]["llama"] > 300
             assert (await second.admin("/admin/ledger/audit", **BEARER)).json() == {"holds": True, "differences": []}
             root = f"headworks:{{{ledger['domain']}}}"
             server.ask("HDEL", f"{root}:inside:llama/0", "nothing")
