@@ -125,6 +125,34 @@ def test_a_key_no_header_can_carry_is_said(capsys: Capture, monkeypatch: pytest.
     assert "no header can carry" in capsys.readouterr().err
 
 
+def test_what_an_operator_declares_is_recorded_as_that(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stream is declared dead: it holds nothing and its record says by whose word; then its replica is."""
+
+    async def steps() -> None:
+        async with scene(classes=PATIENT, server={"admin_key": "env:ADMIN"}) as s:
+            monkeypatch.setenv("HEADWORKS_ADMIN_KEY", ENVIRONMENT["ADMIN"])
+            clients = [await s.connect() for _ in range(2)]
+            for client in clients:
+                client.send(chat(stream=True, tokens=600))
+                await first_event(client)
+            execution = s.charged()[0].execution
+            assert await verb(s, "ledger", "release", execution, "--reason", "its engine was scrapped") == 0
+            assert capsys.readouterr().out == f"{execution} is FAILED and holds nothing\n"
+            assert s.app.store.book.find(execution).evidence == "operator"
+            assert await verb(s, "ledger", "release", execution, "--reason", "again") == 1
+            assert capsys.readouterr().out == f"{execution} held nothing: it is FAILED\n"
+            assert await verb(s, "ledger", "withdraw", "llama/0", "--reason", "scrapped") == 0
+            assert capsys.readouterr().out == "1 executions on llama/0 have ended by it\n"
+            assert s.charged() == []
+            assert await verb(s, "ledger", "release", "x", "--reason", "") == 2
+            assert "both texts" in capsys.readouterr().err
+            for client in clients:
+                client.close()
+            await s.until(lambda: s.inside() == 0)
+
+    run("uvloop", steps())
+
+
 def test_H2_the_admin_key_comes_from_the_file_or_the_environment(
     capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -57,6 +57,7 @@ def judged(case: Callable[[Opened], None], url: str, holder: Callable[[str], ser
         world.close()
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("case", ledger.CASES, ids=name)
 def test_A11_one_server(case: Callable[[Opened], None], server: servers.Server) -> None:
     judged(case, server.url, lambda key: server)

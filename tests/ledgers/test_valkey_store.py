@@ -92,7 +92,7 @@ def limits(tokens: int) -> SetLimits:
 
 def calls(server: servers.Server) -> int:
     """Scripts that were run since the server began."""
-    row = next((row for row in str(server.ask("INFO", "commandstats")).splitlines() if row.startswith("cmdstat_evalsha:")), "")
+    row = next((row for row in str(server.ask("INFO", "commandstats")).splitlines() if row.startswith("cmdstat_fcall:")), "")
     return int(row.partition("calls=")[2].partition(",")[0] or 0)
 
 
@@ -200,7 +200,7 @@ def test_A11_a_server_that_is_silent_is_lost_in_time_and_one_that_forgot_the_scr
     async def steps() -> None:
         async with gateways(server.url) as (one,):
             await one.ask(Heartbeat(FIRST))
-            server.ask("SCRIPT", "FLUSH")
+            server.ask("FUNCTION", "FLUSH")
             assert (await one.ask(Heartbeat(FIRST)))[0].outcome == "ok"
             assert one.lost == 1
             server.pause()

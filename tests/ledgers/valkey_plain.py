@@ -12,15 +12,17 @@ from headworks.core.book import Book
 from headworks.core.commands import Answer, Command, Unmark
 from headworks.core.types import Owner
 from headworks.ledgers import valkey_view
-from headworks.ledgers.valkey_script import script, sha1
+from headworks.ledgers.valkey_script import named, script
 from headworks.ledgers.valkey_view import View
 from headworks.ledgers.valkey_wire import Answers, Asked, encode, encode_asked, read_reply
 from headworks.testing.suites.ledger_subject import LEASE_MS, REMEMBER_MS
 
 PUBLISH = 'call("SPUBLISH", ROOT .. ":wake:" .. wakes[at][1], wakes[at][2])'
 KEEP = 'call("RPUSH", ROOT .. ":wakes", wakes[at][1] .. "\\0" .. wakes[at][2])'
-SCRIPT = script("local function clock_ms() return tonumber(ARGV[3]) end").replace(PUBLISH, KEEP)
-assert KEEP in SCRIPT
+CLOCK = "local function clock_ms() return tonumber(ARGUMENTS[3]) end"
+BODY = script(CLOCK).text.partition("\n")[2].partition("\n")[2]
+SCRIPT = named(BODY.replace(PUBLISH, KEEP))
+assert KEEP in SCRIPT.text
 
 
 class Wire:
@@ -49,7 +51,7 @@ class PlainLedger:
         self.root = f"headworks:{{{domain}}}"
         self._wire = wire
         self._answers = Answers()
-        wire.ask("SCRIPT", "LOAD", SCRIPT)
+        wire.ask("FUNCTION", "LOAD", "REPLACE", SCRIPT.text)
         self._asked = Asked(None, "run", LEASE_MS, REMEMBER_MS, records_max)
         self._asked.epoch = read_reply(self._call([], 0)).epoch
 
@@ -58,7 +60,7 @@ class PlainLedger:
 
     def _call(self, commands: Sequence[Command], now_ms: int) -> bytes:
         asked = encode_asked(self._asked)
-        told: bytes = self._wire.ask("EVALSHA", sha1(SCRIPT), 1, self.root, encode(commands), asked, now_ms)
+        told: bytes = self._wire.ask("FCALL", SCRIPT.name, 1, self.root, encode(commands), asked, now_ms)
         return told
 
     def take_wakes(self) -> list[tuple[Owner, str]]:

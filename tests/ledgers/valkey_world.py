@@ -14,8 +14,9 @@ from headworks.ledgers.valkey_place import place_of
 from headworks.ledgers.valkey_script import script
 from headworks.testing.servers import Server
 from headworks.testing.suites.ledger_subject import LEASE_MS, REMEMBER_MS, Opened
+from tests.ledgers.valkey_plain import Wire
 
-CLOCK = 'local function clock_ms() return tonumber(redis.call("GET", KEYS[1] .. ":clock") or "0") end'
+CLOCK = 'local function clock_ms() return tonumber(redis.call("GET", ROOT .. ":clock") or "0") end'
 SCRIPT = script(CLOCK)
 ANSWER_S = 20.0
 Result = TypeVar("Result")
@@ -39,9 +40,8 @@ class Waited:
             self.open_lists -= 1
             answered(answers)
             if not self.open_lists:
-                self._world.is_idle.set()
+                self._world.stop()
 
-        self._world.is_idle.clear()
         self.store.apply(commands, given)
 
     def now_ms(self) -> int:
@@ -59,7 +59,8 @@ class ValkeyWorld:
         self._holder = holder
         self._loop = asyncio.new_event_loop()
         self._now_ms = 0
-        self.is_idle = asyncio.Event()
+        self._is_settling = False
+        self._wires: dict[int, Wire] = {}
         self._domain = next(DOMAINS)
         self.store = self._open()
 
@@ -74,19 +75,31 @@ class ValkeyWorld:
         self._now_ms += by_ms
         self.ask("SET", f"{self.store.store.root}:clock", str(self._now_ms))
 
+    def stop(self) -> None:
+        """All lists are answered."""
+        if self._is_settling:
+            self._loop.stop()
+
     def settle(self) -> None:
         if self.store.open_lists:
-            self.run(self.is_idle.wait())
+            self._is_settling = True
+            self._loop.run_forever()  # until the last answer stops it: no task for each of thousands of lists
+            self._is_settling = False
 
     def check(self) -> list[str]:
         return self.run(self.store.store.look(ended=True)).check()
 
     def ask(self, *words: str) -> Any:
         """The server that keeps the domain, past the store."""
-        return self._holder(self.store.store.root).ask(*words)
+        port = self._holder(self.store.store.root).port
+        if port not in self._wires:
+            self._wires[port] = Wire(port)
+        return self._wires[port].ask(*words)
 
     def close(self) -> None:
         self.store.close()
+        for wire in self._wires.values():
+            wire.close()
         self._loop.run_until_complete(asyncio.sleep(0))
         self._loop.close()
 
@@ -109,7 +122,7 @@ class ValkeyWorld:
             lease_ms=LEASE_MS,
             remember_ms=REMEMBER_MS,
             clock_s=lambda: 0.0,
-            text=SCRIPT,
+            ledger=SCRIPT,
         )
         self.store = Waited(self, store)
         self.advance(0)

@@ -1,6 +1,6 @@
 """The shared ledger: the whole book inside a Valkey or Redis server, for any number of gateways (A3, A7, A11).
 
-    apply(commands) → [what waits] → one EVALSHA → answers, in order
+    apply(commands) → [what waits] → one FCALL → answers, in order
 
 The script (`lua/`, `valkey_script.py`) is the book once more: one list of commands in, their answers out, atomically, at the
 store's own time. At most `CALLS_MAX` calls are under way; each takes all that waits, so the busier a gateway is the less an
@@ -30,7 +30,7 @@ from headworks.ledgers.base import Told
 from headworks.ledgers.errors import LedgerError
 from headworks.ledgers.valkey_line import Line, StoreError, StoreLost, open_line
 from headworks.ledgers.valkey_place import Place
-from headworks.ledgers.valkey_script import SCHEMA, script, sha1
+from headworks.ledgers.valkey_script import SCHEMA, Script, script
 from headworks.ledgers.valkey_view import View
 from headworks.ledgers.valkey_wire import Answers, Asked, Reply, encode, encode_asked, read_reply
 
@@ -47,7 +47,7 @@ CALL_S = 2.0
 CONNECT_S = 3.0
 AGAIN_S = (0.02, 0.05, 0.1, 0.2, 0.5)
 VERSION_MIN = 7
-ELSEWHERE = ("READONLY", "MOVED", "ASK", "LOADING", "MASTERDOWN", "CLUSTERDOWN", "NOSCRIPT", "TRYAGAIN", "NOAUTH", "UNBLOCKED")
+ELSEWHERE = ("READONLY", "MOVED", "ASK", "LOADING", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "NOAUTH", "ERR Function not found")
 """Errors after which the server, or the way to it, is looked for anew."""
 
 Answered = Callable[[list[Answer]], None]
@@ -71,7 +71,7 @@ class ValkeyStore:
         clock_s: Callable[[], float],
         owner: Owner | None = None,
         told: Told | None = None,
-        text: str | None = None,
+        ledger: Script | None = None,
         records_max: int = RECORDS_MAX,
     ) -> None:
         self.root = f"headworks:{{{domain}}}"
@@ -81,8 +81,7 @@ class ValkeyStore:
         self._clock_s = clock_s
         self._channel = f"{self.root}:wake:{owner.gateway}\0{owner.boot}" if owner else ""
         self._told = told or Told()
-        self._text = text or script()
-        self._sha = sha1(self._text)
+        self._script = ledger or script()
         self._asked = Asked(None, "", lease_ms, remember_ms, records_max)
         self._asked_blob = b""
         self._answers = Answers()
@@ -123,7 +122,7 @@ class ValkeyStore:
             self._sent_s.append(self._clock_s())
             if self._watch is None:
                 self._look_later(CALL_S)
-            words = (b"EVALSHA", self._sha, 1, self.root, encode(commands), self._asked_blob)
+            words = (b"FCALL", self._script.name, 1, self.root, encode(commands), self._asked_blob)
             line.ask(words, partial(self._answered, lists, commands))
 
     def _answered(self, lists: Sequence[tuple[Sequence[Command], Answered]], commands: Sequence[Command], told: object) -> None:
@@ -219,9 +218,9 @@ class ValkeyStore:
         line = await open_line(door, over.set)
         try:
             run_id = await _run_id(line)
-            await line.asked("SCRIPT", "LOAD", self._text)
+            await _load(line, self._script)
             self._asked.epoch, self._asked.run_id = None, run_id
-            words = ("EVALSHA", self._sha, 1, self.root, encode(()), encode_asked(self._asked))
+            words = ("FCALL", self._script.name, 1, self.root, encode(()), encode_asked(self._asked))
             told = await line.asked(*words)
             if self._channel:
                 self._ears = await open_line(door, over.set, self._heard)
@@ -282,6 +281,15 @@ class ValkeyStore:
             self._line.finish()
         self._line, self._is_lost = None, True
         self._drop_lines()
+
+
+async def _load(line: Line, ledger: Script) -> None:
+    """Whoever comes first does."""
+    try:
+        await line.asked("FUNCTION", "LOAD", ledger.text)
+    except StoreError as error:
+        if "already exists" not in str(error):
+            raise
 
 
 async def _run_id(line: Line) -> str:

@@ -1,7 +1,8 @@
 """The ledger's Lua script: the files of `lua/`, behind what they share with the book in Python.
 
 Constants, the state table and the commands' fields are written out from `core/`, so there is one place where each is
-decided. The script is one text, named by its SHA-1 as the store names it.
+decided. All is one text, a library of one function that the server loads once: what `EVALSHA` makes anew for every call,
+150 functions and some tables, would cost as much as a dozen commands. It is named by its hash, so versions stand side by side.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import fields
 from importlib.resources import files
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 from headworks.core import book_leases, book_lives, book_proof, book_records, fair, level
 from headworks.core.book_counters import UNLIMITED
@@ -58,19 +59,28 @@ end
 """
 
 
-def script(clock: str | None = None) -> str:
-    """The whole text. `clock`: Lua that defines `clock_ms` in another way, for tests."""
-    return "\n".join([prelude(), clock or _part("clock"), *map(_part, PARTS)])
+class Script(NamedTuple):
+    """A library of one function, which has the same name."""
+
+    name: str
+    text: str
+
+
+def script(clock: str | None = None) -> Script:
+    """The whole ledger. `clock`: Lua that defines `clock_ms` in another way, for tests."""
+    body = "\n".join([prelude(), clock or _part("clock"), *map(_part, PARTS)])
+    return named(body)
+
+
+def named(body: str) -> Script:
+    """What its text is says what it is called."""
+    name = f"headworks_{hashlib.sha1(body.encode(), usedforsecurity=False).hexdigest()[:16]}"
+    return Script(name, f'#!lua name={name}\nlocal NAME = "{name}"\n{body}')
 
 
 def look_script() -> str:
     """Reads what is held (`valkey_view.py`)."""
     return _part("look")
-
-
-def sha1(text: str) -> str:
-    """What the store calls it."""
-    return hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
 
 
 def _part(name: str) -> str:
@@ -81,6 +91,7 @@ def prelude() -> str:
     """What is decided in `core/`, as Lua."""
     return "\n".join(
         [
+            "local ROOT, ARGUMENTS, call, pack, unpacked",
             f"local LIMIT = {_table(LIMITS)}",
             f"local READ_UNITS = {_table(dict.fromkeys(sorted(READ_UNITS), True))}",
             f"local STOP_VERBS, STOP_PROVED = {_table(STOP_VERBS)}, {_value(STOP_PROVED)}",

@@ -1,7 +1,7 @@
 -- The whole ledger as one script: a mixed list of commands in, their answers out, atomically: `core/book.py`.
 --
--- KEYS[1] is the domain's root; every other key is it and a suffix, so all have its hash tag and its cluster slot.
--- ARGV[1]: the commands. ARGV[2]: {epoch, run_id, lease_ms, remember_ms, records_max}. Commands are only run in the epoch they
+-- The key is the domain's root; every other key is it and a suffix, so all have its hash tag and its cluster slot.
+-- The first argument: the commands. The second: {epoch, run_id, lease_ms, remember_ms, records_max}. Commands are only run in the epoch they
 -- were meant for. Without an epoch: open the ledger for the store process that the caller talks to, or join what is open.
 
 local NUMBERS = {
@@ -130,8 +130,10 @@ local function open_for(run_id, epoch)
   return pack("open", epoch, book.now_ms)
 end
 
-local function apply()
-  local asked = unpacked(ARGV[2])
+local function apply(keys, arguments)
+  ARGUMENTS = arguments
+  begin(keys[1])
+  local asked = unpacked(arguments[2])
   local kept = call("HMGET", ROOT, "schema", "epoch", "book")
   local refusal = load(kept[1], kept[3])
   if refusal then
@@ -147,7 +149,7 @@ local function apply()
   end
   advance()
   local first_sequence, answers = book.sequence + 1, {}
-  for at, command in ipairs(read_commands(unpacked(ARGV[1]))) do
+  for at, command in ipairs(read_commands(unpacked(arguments[1]))) do
     book.sequence = book.sequence + 1
     answers[at] = VERBS[command.verb](command)
   end
@@ -156,4 +158,4 @@ local function apply()
   return pack("ok", book.now_ms, first_sequence, answers)
 end
 
-return apply()
+redis.register_function(NAME, apply)

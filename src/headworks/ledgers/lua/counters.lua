@@ -2,7 +2,11 @@
 --
 -- A counter that holds nothing and has no limit is not kept.
 
-local counters = { by_unit = {} }
+local counters = {}
+
+at_begin[#at_begin + 1] = function()
+  counters.by_unit = {}
+end
 
 local function read_counter(blob, name)
   local held, committed, limit, excess = unpacked(blob)

@@ -5,7 +5,11 @@
 
 local Level = {}
 Level.__index = Level
-local levels = {}
+local levels
+
+at_begin[#at_begin + 1] = function()
+  levels = {}
+end
 
 local function level(name)
   local one = levels[name]

@@ -4,9 +4,13 @@
 local NOTHING = {}
 
 -- What is true of the book as a whole. `load` and `save` in `apply.lua`.
-local book = {}
+local book
 -- (gateway, pool) to be told that capacity came free.
-local wakes = {}
+local wakes
+
+at_begin[#at_begin + 1] = function()
+  book, wakes = {}, {}
+end
 
 local function next_order()
   book.order = book.order + 1
@@ -48,7 +52,11 @@ end
 local entries = shelf("entries", read_entry, write_entry)
 -- Key → its newest execution.
 local keys = shelf("keys", as_written, as_written)
-local orphans = line("orphans")
+local orphans
+
+at_begin[#at_begin + 1] = function()
+  orphans = line("orphans")
+end
 
 local function new_entry(execution, state, key, fingerprint, owner)
   return {
@@ -140,7 +148,11 @@ end
 
 -- Remembering and forgetting: (due, execution) of ended executions without a key, with one, and of tombstones.
 
-local MINTED, KEYED, TOMBSTONES = queue("forget:minted"), queue("forget:keyed"), queue("forget:tombstones")
+local MINTED, KEYED, TOMBSTONES
+
+at_begin[#at_begin + 1] = function()
+  MINTED, KEYED, TOMBSTONES = queue("forget:minted"), queue("forget:keyed"), queue("forget:tombstones")
+end
 
 local function forget_at(waiting, entry, due_ms)
   entry.forget_ms = due_ms

@@ -3,12 +3,20 @@
 -- What a list of commands touches is read once, changed in memory, and written when all of them have run: so many commands
 -- cost few calls, and a fault in the middle of them has changed no record. Only the turns (`turns.lua`) are written as they move.
 
-local call, pack, unpacked = redis.call, cmsgpack.pack, cmsgpack.unpack
-local ROOT = KEYS[1]
 local CHUNK = 500
 
 -- Everything that must be written in the end: each has `flush`.
 local unwritten = {}
+-- What is loaded stays loaded, so whatever belongs to one call is made anew when the next begins.
+local at_begin = {}
+
+local function begin(root)
+  ROOT, call, pack, unpacked = root, redis.call, cmsgpack.pack, cmsgpack.unpack -- not there yet when this is loaded
+  unwritten = {}
+  for _, renew in ipairs(at_begin) do
+    renew()
+  end
+end
 
 local function in_chunks(command, key, words)
   for first = 1, #words, CHUNK do
@@ -21,10 +29,18 @@ end
 local Shelf = {}
 Shelf.__index = Shelf
 
+function Shelf:renew(name)
+  self.key, self.kept, self.changed, self.grown, self.stored = ROOT .. ":" .. name, {}, {}, 0, nil
+  unwritten[#unwritten + 1] = self
+  return setmetatable(self, Shelf)
+end
+
 local function shelf(name, read, write)
-  local one = { key = ROOT .. ":" .. name, read = read, write = write, kept = {}, changed = {}, grown = 0 }
-  unwritten[#unwritten + 1] = one
-  return setmetatable(one, Shelf)
+  local one = { read = read, write = write }
+  at_begin[#at_begin + 1] = function()
+    Shelf.renew(one, name)
+  end
+  return one
 end
 
 function Shelf:find(name)
@@ -120,7 +136,11 @@ end
 
 local Line = {}
 Line.__index = Line
-local lines = {}
+local lines
+
+at_begin[#at_begin + 1] = function()
+  lines = {}
+end
 
 local function line(name)
   local one = lines[name]
@@ -172,7 +192,11 @@ end
 
 local Queue = {}
 Queue.__index = Queue
-local queues = {}
+local queues
+
+at_begin[#at_begin + 1] = function()
+  queues = {}
+end
 
 local function queue(name, most)
   local one = queues[name]

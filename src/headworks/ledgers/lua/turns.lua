@@ -43,7 +43,11 @@ local function write_marks(marks)
 end
 
 -- The turns of a pool, with what has gone stale put aside.
-local opened = {}
+local opened
+
+at_begin[#at_begin + 1] = function()
+  opened = {}
+end
 
 local function open_turns(name)
   local turns = opened[name]
@@ -51,7 +55,7 @@ local function open_turns(name)
     turns = setmetatable(pools:find(name) or new_pool(name), Turns)
     pools:put(name, turns)
     turns.classes = level(name)
-    turns.marks = shelf("marks:" .. name, read_marks, write_marks)
+    turns.marks = Shelf.renew({ read = read_marks, write = write_marks }, "marks:" .. name)
     turns.stale = ROOT .. ":stale:" .. name
     opened[name] = turns
     turns:expire()
