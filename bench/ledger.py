@@ -25,6 +25,7 @@ import argparse
 import asyncio
 import contextlib
 import json
+import secrets
 import selectors
 import shutil
 import socket
@@ -111,7 +112,12 @@ async def measured(server: Server, run_s: float, rounds: int) -> dict[str, Any]:
 async def pairs(server: Server, waiting: int, run_s: float) -> dict[str, float]:
     """So many pairs at once, each followed by the next."""
     store = ValkeyStore(
-        place_of(server.url), f"bench{waiting}", lease_ms=60_000, remember_ms=60_000, clock_s=time.monotonic, owner=OWNER
+        place_of(server.url),
+        f"bench-{secrets.token_hex(4)}",
+        lease_ms=60_000,
+        remember_ms=60_000,
+        clock_s=time.monotonic,
+        owner=OWNER,
     )
     store.start()
     limits = [Charge(f"tenant:t{number}", "tokens", WIDE) for number in range(20)] + [Charge("pool:p", "tokens", WIDE)]

@@ -9,6 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,10 @@ from headworks.testing.tcp_fault_proxy import Faults, threaded
 pytestmark = pytest.mark.skipif(bool(servers.why_not()), reason=servers.why_not())
 
 LEASE_S = 1.5
+STREAMS = 8
+"""As many as a gateway lets run at an engine it has not measured yet."""
+STARTED_S = 40.0
+"""A worker is started again after a pause, on a machine that may be busy."""
 WIDE = ("--max-num-seqs", "64")
 
 
@@ -85,14 +90,12 @@ def right(gateways: list[Gateway], upstream: Engine, within_s: float = 15.0) -> 
 def test_A7_one_of_three_is_killed_with_its_streams_and_the_others_prove_them_stopped(tmp_path: Path) -> None:
     with engine(0, *WIDE) as upstream, servers.single() as store, fleet(tmp_path, upstream, 3, store.url) as gateways:
         doomed, others = gateways[0], gateways[1:]
-        clients = readers(20, [doomed])
-        until(lambda: others[0].charged() == 20)
+        clients = readers(STREAMS, [doomed])
+        until(lambda: others[0].charged() == STREAMS)
         doomed.send(signal.SIGKILL)
-        killed_s = time.monotonic()
+        assert others[0].charged() == STREAMS, "nobody has proved yet that they stopped"
         assert ask(others[0].url).status_code == ask(others[1].url).status_code == 200
-        assert others[0].charged() >= 20, "nobody has proved yet that they stopped"
         right(others, upstream, 2 * LEASE_S + 5.0)
-        assert time.monotonic() - killed_s >= LEASE_S / 2
         assert all(one.ended() != "data: [DONE]" for one in clients)
 
 
@@ -171,7 +174,8 @@ def test_H4_two_workers_share_a_port_and_a_ledger_and_one_that_dies_is_started_a
         file = configuration(tmp_path, upstream.url, ledger={"url": store.url, "lease_s": LEASE_S})
         with starting("--config", str(file), "--workers", "2", directory=tmp_path) as child:
             assert child.stdout is not None
-            said = sorted((json.loads(child.stdout.readline()) for _ in range(2)), key=lambda one: str(one["admin"]))
+            lines = (json.loads(line) for line in iter(child.stdout.readline, ""))
+            said = sorted(islice((line for line in lines if "admin" in line), 2), key=lambda one: str(one["admin"]))
             assert said[0]["listening"] == said[1]["listening"]
             admins = [one["admin"] for one in said]
             until(lambda: [httpx.get(one + "/readyz").status_code for one in admins] == [200, 200])
@@ -179,8 +183,8 @@ def test_H4_two_workers_share_a_port_and_a_ledger_and_one_that_dies_is_started_a
             until(lambda: ask(url).status_code == 200 and all(_has_served(one) for one in admins))
             killed = _workers(child.pid)[0]
             os.kill(killed, signal.SIGKILL)
-            until(lambda: len(_workers(child.pid)) == 2 and killed not in _workers(child.pid))
-            until(lambda: [httpx.get(one + "/readyz").status_code for one in admins] == [200, 200])
+            until(lambda: len(_workers(child.pid)) == 2 and killed not in _workers(child.pid), STARTED_S)
+            until(lambda: [httpx.get(one + "/readyz").status_code for one in admins] == [200, 200], STARTED_S)
             child.send_signal(signal.SIGTERM)
             assert child.wait(20) == 0
 

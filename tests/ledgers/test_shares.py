@@ -184,6 +184,19 @@ def test_K34_what_fits_into_no_share_waits_and_is_not_told_never() -> None:
     assert one.take(Run) == [] and one.take(Reply) == []
 
 
+def test_K34_who_has_yet_to_tell_a_new_store_is_counted_all_the_same() -> None:
+    one, two, three = fleet()
+    two.far.is_away = three.far.is_away = True
+    fresh = Book(lease_ms=5_000, remember_ms=3_600_000)
+    one.far = one.store.store = Far(fresh, one._clock_ms)
+    one.book = fresh
+    one.store.changed("second")
+    together(1.0, one)
+    one.lose()
+    together(0.5, one)
+    assert one.fill() == 300
+
+
 def test_who_has_never_been_told_of_the_others_does_not_go_on_alone() -> None:
     store = SharesStore(5_000, 3_600_000, lambda: 0)
     assert not store.lost() and not store.is_alone

@@ -45,6 +45,8 @@ class SharesStore:
         self._changed = changed
         self._epoch = ""
         """Of the shared store."""
+        self._listed_ms: dict[Owner, int] = {}
+        """When each gateway was listed last, for a lease: who has more to tell to a new store is not listed, and lives."""
         self._fleet: tuple[Owner, ...] = ()
         """The gateways that lived when a heartbeat was answered last."""
         self._alone: Book | None = None
@@ -75,7 +77,10 @@ class SharesStore:
             return  # on its way when the store was lost: it speaks of another book
         for answer in answers:
             if answer.verb == "heartbeat" and answer.owners:
-                self._fleet = answer.owners
+                now_ms = self._clock_ms()
+                listed = self._listed_ms | dict.fromkeys(answer.owners, now_ms)
+                self._listed_ms = {owner: at_ms for owner, at_ms in listed.items() if now_ms - at_ms <= self._lease_ms}
+                self._fleet = tuple(self._listed_ms)
         answered(answers)
 
     # the store comes and goes
