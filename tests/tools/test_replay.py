@@ -117,9 +117,10 @@ def test_G2_sent_later_it_takes_as_long() -> None:
 
 
 def test_G2_those_that_were_granted_together_are_sent_together_again() -> None:
-    """One answer of the ledger let all ten go: the engine had nothing inside for any of them, then as now."""
+    """One answer of the ledger let all ten go: none found another inside, then or now. Eight show what more inside cost."""
     together = [ended(f"{number}", first_byte_s=10.5 + number / 10) for number in range(10)]
-    scene = Scene(*together)
+    others = [ended(f"x{n}", sent_s=100.0 + n / 100, first_byte_s=100.1 + n / 5, ended_s=103.0) for n in range(8)]
+    scene = Scene(*together, *others)
     for one in reversed(together):
         scene.send(one.id, 10.0)
     scene.world.run(20.0)
