@@ -161,11 +161,13 @@ def test_F1_a_ledger_that_throws_costs_that_ask_and_it_is_asked_again() -> None:
     async def steps() -> None:
         store = Throws()
         runner = await ready(store)
+        alarms: list[str] = []
+        runner._recorder.alarm = lambda alarm: alarms.append(f"{alarm.name} {alarm.subject}")  # type: ignore[method-assign]
         store.broken = True
         first, second = Caller("first"), Caller("second")
         runner.admit(first)
         await asyncio.sleep(0)
-        assert (first.sent, first.fault) == ([], None)
+        assert (first.sent, first.fault, alarms) == ([], None, ["gateway_fault Ask"])
         runner.admit(second)
         await asyncio.sleep(0)
         assert len(second.sent) == 1, "the next turn goes on as if nothing had been"

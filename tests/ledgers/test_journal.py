@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -31,13 +31,6 @@ from headworks.testing.suites.ledger_subject import (
 from tests.ledgers.stores import JournalWorld
 
 SCOPES = {"pool:pool": WHOLE, "tenant:acme": WHOLE}
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[JournalWorld]:
-    made = JournalWorld(tmp_path)
-    yield made
-    made.store.close()
 
 
 def rows(path: Path) -> list[list[Command]]:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import pytest
 
 from headworks.core.commands import Claim, Heartbeat, Stop
 from headworks.core.seams import LedgerStore
@@ -29,13 +27,6 @@ from headworks.testing.suites.ledger_subject import (
 from tests.ledgers.stores import JournalWorld
 
 SCOPES = {"pool:pool": WHOLE, "tenant:acme": WHOLE}
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[JournalWorld]:
-    made = JournalWorld(tmp_path)
-    yield made
-    made.store.close()
 
 
 def test_A6_an_answer_given_before_a_restart_is_remembered_and_of_a_minted_one_its_name(tmp_path: Path) -> None:

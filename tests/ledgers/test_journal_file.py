@@ -23,13 +23,6 @@ from tests.ledgers.stores import JournalWorld
 SCOPES = {"pool:pool": WHOLE, "tenant:acme": WHOLE}
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[JournalWorld]:
-    made = JournalWorld(tmp_path)
-    yield made
-    made.store.close()
-
-
 def refusal(path: Path) -> str:
     """What a start on this file says."""
     with pytest.raises(LedgerError) as caught:

@@ -116,6 +116,28 @@ def test_G2_sent_later_it_takes_as_long() -> None:
     assert names(scene.heard(Stopped)) == [(13.0, "a")]
 
 
+def test_G2_those_that_were_granted_together_are_sent_together_again() -> None:
+    """One answer of the ledger let all ten go: none found another inside, then or now. Eight show what more inside cost."""
+    together = [ended(f"{number}", first_byte_s=10.5 + number / 10) for number in range(10)]
+    others = [ended(f"x{n}", sent_s=100.0 + n / 100, first_byte_s=100.1 + n / 5, ended_s=103.0) for n in range(8)]
+    scene = Scene(*together, *others)
+    for one in reversed(together):
+        scene.send(one.id, 10.0)
+    scene.world.run(20.0)
+    assert sorted(names(scene.heard(FirstByte))) == [(10.5 + number / 10, f"{number}") for number in range(10)]
+
+
+def test_G2_a_busy_process_that_looked_late_is_not_thought_to_have_looked() -> None:
+    scene = Scene(ended("a"))
+    scene.world.at(9.0, lambda: scene.engine.sampled(replace(SAMPLE, running=0)))
+    scene.world.at(9.0, scene.engine.keep_looking)
+    scene.world.run(14.0)
+    looked_s = [at_s for at_s, _ in scene.heard(ReplicaSampled)]
+    assert looked_s == [9.0, 9.5, 12.0, 12.5, 13.0, 13.5, 14.0], (
+        "from 10 to 12 it had something inside: looks would be in the log"
+    )
+
+
 def test_G2_what_ended_at_one_instant_ends_in_the_order_of_then() -> None:
     first, second = ended("first"), ended("second", sent_s=9.5, first_byte_s=9.8)
     scene = Scene(first, second)

@@ -146,6 +146,8 @@ class RecordedEngine:
         """What the log's engine had inside."""
         self._answers: dict[str, _Answer] = {}
         self._tokens = 0
+        self._opened_s, self._found = float("-inf"), 0
+        """When the last one was sent, and how many were inside at that instant before it and those sent with it."""
         self._capacity: Capacity | None = None
         self._sample: ReplicaSample | None = None
         """The last recorded one."""
@@ -175,10 +177,11 @@ class RecordedEngine:
 
     def keep_looking(self) -> None:
         """Between recorded looks, which an idle engine's log leaves out, and at an engine that no log knows."""
-        now_s = self._world.now_s
-        if self._capacity is not None and not self._is_unseen and now_s - self._looked_s >= 0.9 * LOOK_S:
-            last = self._sample or _blank(self._capacity)
-            self._look(replace(last, begun_s=now_s, ended_s=now_s))
+        now_s, last = self._world.now_s, self._sample
+        # What was inside then was seen by the looks that are recorded, however long a busy process took to look again.
+        left_out = not self._then.at(now_s) and (last is None or (last.running == 0 and last.waiting == 0))
+        if self._capacity is not None and left_out and not self._is_unseen and now_s - self._looked_s >= 0.9 * LOOK_S:
+            self._look(replace(last or _blank(self._capacity), begun_s=now_s, ended_s=now_s))
         self._wake_at(now_s + LOOK_S, self.keep_looking)
 
     def _look(self, sample: ReplicaSample) -> None:
@@ -225,7 +228,9 @@ class RecordedEngine:
             return
         sent_s = arrival.ended.sent_s
         same = sent_s is not None and abs(now_s - sent_s) <= SAME_S
-        course = self._model.course(arrival, len(self._answers) + 1, sending.output_tokens_max, same=same)
+        if now_s != self._opened_s:
+            self._opened_s, self._found = now_s, len(self._answers)
+        course = self._model.course(arrival, self._found + 1, sending.output_tokens_max, same=same)
         from_s = sent_s if sent_s is not None and same else now_s
         answer = _Answer(arrival, listener, course, from_s, sending.watch_tokens, same=same)
         self._answers[sending.execution] = answer

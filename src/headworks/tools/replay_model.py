@@ -15,6 +15,7 @@ It extrapolates: where a new policy fills an engine further than the log ever sa
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -112,11 +113,14 @@ class Model:
     # learning
 
     def _count(self, ended: Sequence[Ended]) -> None:
+        together = Counter(one.sent_s for one in ended)
         for place, moment in enumerate(("sent_s", "first_byte_s")):
             inside = Inside(ended)
             for one in sorted((one for one in ended if getattr(one, moment) is not None), key=lambda one: getattr(one, moment)):
                 before = self._inside.get(one.id, (0, 0))
                 count = inside.at(getattr(one, moment))
+                if place == 0:  # of those sent at one instant nobody found another inside
+                    count -= together[one.sent_s] - 1
                 self._inside[one.id] = (count, count) if place == 0 else (before[0], count)
 
     def _learn(self, ended: Ended) -> None:
