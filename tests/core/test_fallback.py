@@ -192,6 +192,19 @@ def test_E5_whoever_has_waited_in_vain_is_tried_elsewhere_at_the_last_instant() 
     assert [one.id for one in bench.outcomes()] == [name]
 
 
+@pytest.mark.parametrize(("late_s", "helps"), [(0.2, True), (0.3, False)])
+def test_E5_a_timer_that_comes_late_is_no_reason_to_refuse_within_a_quarter_of_a_second(late_s: float, helps: bool) -> None:
+    bench = bench_of(SMALLER)
+    pressed(bench, 1)
+    arrive(bench)
+    bench.take(Run)
+    arrive(bench)
+    bench.now_s += 2.0 + late_s
+    bench.feed(events.Tick())
+    assert [replica for replica, _ in told(bench)] == (["s/0"] if helps else [])
+    assert len(bench.take(Reply)) == (not helps)
+
+
 def test_E5_where_the_smaller_model_has_no_room_either_it_is_429() -> None:
     bench = bench_of(SMALLER, wait_s_max=0.0)
     pressed(bench, 1)

@@ -41,6 +41,8 @@ CHANGE_S = 5.0
 """A class changes at most so often."""
 LAST_S = 0.02
 """So long before its time is over a request that waits is tried elsewhere: a timer is late, and asking takes a moment."""
+LATE_S = 0.25
+"""By so much more its class's wait may be passed for an answer that comes of it."""
 GoOn = Callable[["Life", float], None]
 Wait = Callable[["Life", "Discipline", float], None]
 FOR_WANT_OF = frozenset({"pool", "engine"})
@@ -210,7 +212,7 @@ class Fallback:
             return False
         if not free and (at_once or desk.decider.refusal(heir, discipline, now_s)):
             return False
-        if at_once and now_s > heir.start_by_s:
+        if at_once and not self._still_helps(heir, now_s):
             return False
         heir.rows[:0] = [row for row in life.rows if row[0] == "tenant"]
         heir.retry_kind = life.retry_kind
@@ -224,6 +226,18 @@ class Fallback:
             self._reserve(heir, now_s)
         else:
             self._wait(heir, discipline, now_s)
+        return True
+
+    @staticmethod
+    def _still_helps(heir: Life, now_s: float) -> bool:
+        """A timer that was late is no reason to refuse: what its client and its class's promise allow decides."""
+        request, promise_s = heir.request, heir.lane.service_class.ttft_slo_s
+        by_s = heir.start_by_s + LATE_S
+        if promise_s is not None:
+            by_s = min(by_s, max(heir.start_by_s, request.arrived_s + promise_s - heir.forecast.prefill_s))
+        if now_s > min(by_s, request.start_by_s):
+            return False
+        heir.start_by_s = max(heir.start_by_s, now_s + LAST_S)
         return True
 
     def _pool_of(self, model: str) -> Pool | None:
