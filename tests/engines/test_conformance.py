@@ -35,16 +35,16 @@ from headworks.testing.suites.engine_subject import Subject, Traits, Unsupported
 
 TRAITS = {
     "vllm": Traits(),
-    "sglang": Traits(evidence=("E1", "E3b", "E4")),
+    "sglang": Traits(evidence=("E1", "E3b", "E4"), stops_by_name=True),
     "llamacpp": Traits(notices_queued=False, done_after_error=False, refuses=False),
 }
 FAKES = {"vllm": FakeEngine, "sglang": FakeSglang, "llamacpp": FakeLlamaServer}
 UNSUPPORTED = {
     "vllm": set(),
     "sglang": {"clock_advances_with_work_only"},
-    "llamacpp": {"gone_while_queued", "busy_is_recognised_and_starts_nothing", "dead_core_ends_with_an_error"},
+    "llamacpp": {"gone_while_queued", "busy_is_recognised_and_starts_nothing"},
 }
-"""What the fake of a kind cannot be put into, and the real one cannot either."""
+"""What an engine of this kind cannot be put into."""
 
 
 def engine_of(kind: str) -> Callable[[str], Engine]:
@@ -129,7 +129,7 @@ def test_E6_fake_engine(kind: str, case: Callable[[Subject], Awaitable[None]], l
         ("vllm", {"close_but_run": True}, "proved stopped, and still running"),
         ("vllm", {"ignore_abort": True}, "no close"),
         ("llamacpp", {"close_but_run": True}, "proved stopped, and still running"),
-        ("llamacpp", {"ignore_abort": True}, "nothing more in"),
+        ("llamacpp", {"ignore_abort": True}, "end"),
         ("sglang", {"close_but_run": True}, "after 5 s"),
         ("sglang", {"ignore_abort": True}, "no close"),
     ],

@@ -190,7 +190,7 @@ class Generation:
             return
         self._end()
         error = {"error": {"message": message, "type": "InternalServerError", "param": None, "code": 500}}
-        if not self.asked.stream or not self._head_sent:
+        if not self.asked.stream or not (self._head_sent or self._events):
             self.connection.respond(500, msgspec.json.encode(error))
             return
         self._events += [b"data: %b\n\n" % msgspec.json.encode(error), *([DONE] if self.done_after_error else [])]

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from headworks.sim.engine import Output
+from headworks.sim.engine import Finished, Output
 from headworks.testing.fake.asked import Asked, Refused, parse
 from headworks.testing.fake.exposition import damaged
 from headworks.testing.fake.generation import Generation
@@ -89,12 +89,17 @@ class FakeLlamaServer(FakeEngine):
         generation.connection.close()
 
     def _deliver(self, outputs: list[Output]) -> None:
-        wrote = {self._generations.get(output.execution): None for output in outputs}
+        """An answer in one piece has one result, a stream one for each event."""
+        told: dict[Generation, None] = {}
+        for output in outputs:
+            generation = self._generations.get(output.execution)
+            if generation is not None and (generation.asked.stream or isinstance(output, Finished)):
+                told[generation] = None
         super()._deliver(outputs)
-        if outputs:
+        if told:
             self._result()
         for generation in list(self._left):
-            if generation.ended or (generation.asked.stream and generation in wrote):
+            if generation.ended or generation in told:
                 self._notice(generation)
 
     # Its own pages.

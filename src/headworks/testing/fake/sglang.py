@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from headworks.sim.engine import Output
+from headworks.sim.engine import Finished, Output
 from headworks.testing.fake.asked import Refused, decode
 from headworks.testing.fake.generation import Generation
 from headworks.testing.fake.http import HttpConnection, HttpRequest
@@ -30,10 +30,12 @@ class FakeSglang(FakeEngine):
     full_inside = True
     _left: dict[Generation, int]
     """Answers in one piece whose client has left, and how many tokens they had when that was last looked at."""
+    _named: set[Generation]
+    """Told by name to stop, and not stopped yet."""
 
     async def start(self) -> str:
         """See `FakeEngine.start`."""
-        self._left = {}
+        self._left, self._named = {}, set()
         return await super().start()
 
     def routes(self) -> dict[str, tuple[str, Handler]]:
@@ -68,18 +70,24 @@ class FakeSglang(FakeEngine):
         generation.client_left()
 
     def _deliver(self, outputs: list[Output]) -> None:
+        stopped = {self._generations.get(one.execution): None for one in outputs if isinstance(one, Finished)}
         super()._deliver(outputs)
+        for generation in self._named & stopped.keys():
+            if not any(execution in self._generations for execution in generation.executions()):
+                self._named.discard(generation)
+                generation.aborted()
         for generation, made in list(self._left.items()):
             if generation.ended or generation.made - made >= RUNNING_LOOK_TOKENS:
                 self._notice(generation)
 
     def abort_request(self, request: HttpRequest, connection: HttpConnection) -> None:
-        """By name, or everything. The answer is the same whoever is meant."""
+        """By name, or everything. The answer is the same whoever is meant; who listens hears when it has stopped."""
         asked = decode(request.body, "application/json")
         if not (self.settings.ignore_abort or self.settings.close_but_run):
-            for generation in list(dict.fromkeys(self._generations.values())):
+            for generation in dict.fromkeys(self._generations.values()):
                 if asked.get("abort_all") or generation.request_id.startswith(str(asked.get("rid"))):
-                    generation.aborted()
+                    self._named.add(generation)
+                    self._ended(generation)
         connection.respond(200, b"")
 
     # Its own pages.

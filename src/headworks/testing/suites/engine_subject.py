@@ -73,6 +73,8 @@ class Traits:
     """`[DONE]` also ends a stream that failed."""
     refuses: bool = True
     """It can be told how much may wait inside it."""
+    stops_by_name: bool = False
+    """It is also told by name to stop, and may then end the answer in band before its connection is closed."""
 
     @property
     def has_clock(self) -> bool:
@@ -101,6 +103,8 @@ class Started:
     execution: str
     listener: Recorder
     upstream: Upstream
+    overs: tuple[str, ...] = ("closed",)
+    """How it may be over once it was aborted."""
 
     @property
     def is_over(self) -> bool:
@@ -114,7 +118,11 @@ class Started:
     async def until_closed(self) -> None:
         """Abort, and wait for the server to close its side."""
         self.upstream.abort()
-        assert await self.listener.until_over() == "closed", self.listener.told
+        await self.until_over()
+
+    async def until_over(self) -> None:
+        """It was aborted: wait for what shows that the server knows."""
+        assert await self.listener.until_over() in self.overs, self.listener.told
 
 
 def start(
@@ -139,7 +147,7 @@ def start(
         del body["stream_options"]
     execution, listener = secrets.token_hex(16), Recorder()
     upstream = subject.engine.run(execution, COMPLETIONS, json.dumps(body).encode(), send_before_s, listener)
-    return Started(execution, listener, upstream)
+    return Started(execution, listener, upstream, ("closed", "end") if subject.traits.stops_by_name else ("closed",))
 
 
 def load(sample: ReplicaSample) -> int:
