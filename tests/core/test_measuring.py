@@ -109,8 +109,8 @@ def test_prefill_time_under_load_is_forgotten_when_nobody_measures_it_any_more()
     assert upper_s(prefill, 100, 0, alone=False, now_s=6.8) >= 2.8
     assert upper_s(prefill, 100, 0, alone=False, now_s=7.0) == pytest.approx(0.02)
     for _ in range(10):
-        prefill.observe(100, 0, 0.1, alone=False, now_s=5.0)
-    assert upper_s(prefill, 100, 0, alone=False, now_s=5.0) == pytest.approx(0.1)
+        prefill.observe(100, 0, 0.1, alone=False, now_s=8.0)
+    assert upper_s(prefill, 100, 0, alone=False, now_s=8.0) == pytest.approx(0.1)
 
 
 def test_B2_one_slow_answer_of_an_idle_engine_does_not_refuse_for_ever() -> None:
