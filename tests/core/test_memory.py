@@ -10,13 +10,15 @@ import pytest
 from headworks.core import events
 from headworks.core.commands import Heartbeat
 from headworks.core.effects import Run
-from headworks.core.memory import PEAK_RATIO, QUIET_REQUESTS, RATIO_MAX
+from headworks.core.memory import LOOK_EVERY_S, PEAK_RATIO, QUIET_REQUESTS, RATIO_MAX
 from headworks.core.peak import groups_of
 from headworks.core.replica import Replica
+from headworks.core.types import Work
 from tests.core.driver import Bench, capacity, policy
 
 KV_TOKENS = 10_000
 PATIENT = {"ttft_slo_s": None, "wait_s_max": 100.0, "gateway_s": 1_000.0}
+NEXT = Work(100, 10, 1, 0.0, kv_tokens=100, output_tokens=90, output_tokens_max=90)
 
 
 def bench(over_commit: float | None = None, **pool: Any) -> Bench:
@@ -199,9 +201,20 @@ def test_D4_what_is_being_stopped_still_holds_what_it_has_and_writes_no_more() -
     lives = dict(one.gate._desk.runs)
     memory = replica(one).memory
     before, _ = groups_of(memory.profile(one.now_s))
+    both_tokens = memory.peak_with(NEXT, lives[first].lane.lengths, one.now_s)
     one.feed(events.ClientGone(lives[first].request.id))
     stopped, _ = groups_of(memory.profile(one.now_s))
     assert before[0] > 64 and stopped[:2] == (64, 1), "the lowest bucket there is"
+    one.advance(LOOK_EVERY_S)
+    assert memory.peak_with(NEXT, lives[first].lane.lengths, one.now_s) <= both_tokens - 1_000, "it would have come to 2,000"
+
+
+def test_D4_nobody_is_expected_to_write_more_than_its_client_allows() -> None:
+    """Its tenant's answers come to 2,000 tokens, and this one may be 90: that is an instant that is looked at."""
+    one = bench(2.5)
+    answered(one, 20, 2_000)
+    lengths = one.gate._desk.pools["p"].lengths.of("acme")
+    assert replica(one).memory.peak_with(NEXT, lengths, one.now_s) == 10 + 90
 
 
 # what others have there

@@ -37,14 +37,15 @@ OBSERVATIONS_MIN = 5
 BEYOND_MIN = 20
 """Before so many of its like were seen nobody knows how far the truth may lie above the fit (`predict.buffer_ratio`)."""
 BEYOND_KEPT = 100
-FRESH_S = 3.0
-"""What first tokens took under load is believed this long after the last one."""
+FRESH_S, FRESH_TIMES = 3.0, 2.0
+"""What first tokens took is believed this long after the last one, or so many times what they take, if that is longer: where
+prompts take ten seconds to be read, none in three seconds is no news."""
 TRY_S = 1.0
 TRY_S_MAX = 16.0
 """Of a size that was refused for so long one is tried, whatever is foreseen for it; the more seldom the more that was right."""
 TRIAL_WEIGHT = 5
 """One that was tried stands for those that were refused meanwhile."""
-AHEAD_WEIGHT = 0.1
+AHEAD_WEIGHT = TOOK_WEIGHT = 0.1
 DECODED_MIN = 8
 """Answers shorter than this say more of the clock than of the time for each token."""
 PLACES_MIN = 8
@@ -187,8 +188,8 @@ class PrefillTime:
     a document's seconds are not a question's.
 
     An engine that has nothing of ours is judged by what was seen of it alone: what was measured under load says nothing
-    about it, and would keep an idle engine idle for ever. For the same reason both are forgotten `FRESH_S` after the last
-    such measurement: an estimate past the promise refuses everybody who could correct it. After a first wave that
+    about it, and would keep an idle engine idle for ever. For the same reason both are forgotten some time after the last
+    such measurement (`FRESH_S`): an estimate past the promise refuses everybody who could correct it. After a first wave that
     overfilled the engine one request at a time would be let in for ever; after one slow answer alone, which is what an
     engine's very first is, none. Others' first tokens keep the load's fit fresh and do not correct it for a size that is
     refused: of that one is *tried* now and then, the seldomer the better what was foreseen for those tried before.
@@ -205,10 +206,13 @@ class PrefillTime:
         "_on_trial",
         "_plane",
         "_refused_s",
+        "_took_s",
         "_tries",
     )
 
     def __init__(self) -> None:
+        self._took_s = 0.0
+        """What first tokens took of late, on average."""
         self._alone_s = 0.0
         """When it was last seen to begin an answer with nothing else of ours in it."""
         self._loaded_s = 0.0
@@ -252,16 +256,17 @@ class PrefillTime:
     def observe(self, prompt_tokens: float, ahead_tokens: int, took_s: float, alone: bool, now_s: float) -> None:
         """It was sent behind `ahead_tokens` of prompts. `alone`: nothing else of ours was in the engine."""
         if alone:
-            if now_s - self._alone_s > FRESH_S:
+            if self._is_old(self._alone_s, now_s):
                 self._forget_alone()
             elif self._alone_s:
                 self._alone_beyond.add(took_s - self._alone.at(prompt_tokens + ahead_tokens))
             self._alone_s = now_s
             self._alone.add(prompt_tokens + ahead_tokens, took_s)
         else:
-            if now_s - self._loaded_s > FRESH_S:
+            if self._is_old(self._loaded_s, now_s):
                 self._forget_load()
             self._loaded_s = now_s
+        self._took_s += (took_s - self._took_s) * TOOK_WEIGHT
         size = size_of(prompt_tokens)
         foreseen_s = self._plane.at(prompt_tokens, ahead_tokens)
         if size in self._on_trial:
@@ -276,6 +281,9 @@ class PrefillTime:
         self._plane.add(prompt_tokens, ahead_tokens, took_s)
         self._count += 1
         self._ahead_tokens += (ahead_tokens - self._ahead_tokens) * AHEAD_WEIGHT
+
+    def _is_old(self, seen_s: float, now_s: float) -> bool:
+        return now_s - seen_s > max(FRESH_S, FRESH_TIMES * self._took_s)
 
     def _tried(self, size: int, was_early: bool) -> None:
         """What was foreseen held, or it did not: then how far others were off it says nothing any more."""
@@ -293,8 +301,8 @@ class PrefillTime:
 
         `ahead_tokens`: prompts being read there now; None for a request that has to wait first.
         """
-        if alone or now_s - self._loaded_s > FRESH_S:
-            if not self._alone_s or now_s - self._alone_s > FRESH_S:
+        if alone or self._is_old(self._loaded_s, now_s):
+            if not self._alone_s or self._is_old(self._alone_s, now_s):
                 return None
             return self._alone.at(prompt_tokens + (ahead_tokens or 0)), self._alone_beyond
         if self._count < OBSERVATIONS_MIN:
