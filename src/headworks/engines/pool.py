@@ -184,10 +184,7 @@ class Call:
 
 
 class Connection:
-    """One connection. It belongs to at most one call, from the write to the end of the answer or of the connection.
-
-    An `asyncio.Protocol` in all but name: a class that has Python's for a base cannot be compiled (decision 24).
-    """
+    """An `asyncio.Protocol` but for its base (decision 24). It is one call's at most, from the write to the end of either."""
 
     __slots__ = (
         "_call",
@@ -218,8 +215,7 @@ class Connection:
         """It is one of the pool's `connections_count`."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The transport is open; nothing is written yet."""
-        # uvloop's transports have no asyncio base class, only its methods.
+        """It is open, and nothing is written yet. uvloop's transports have asyncio's methods, and not its base class."""
         self.transport = cast(asyncio.Transport, transport)
 
     def pause_writing(self) -> None:
