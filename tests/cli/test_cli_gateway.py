@@ -197,7 +197,7 @@ def test_I39_the_file_of_a_reload_is_read_and_checked_beside_the_loop(
             file.write_text(json.dumps(s.texts | {"classes": {"interactive": {"queue": {"wait_s_max": 0.4}}}}))
             before = s.app.policy.version
             served.clear()
-            reloading = asyncio.ensure_future(serve._reload(s.app, file, False))
+            reloading = asyncio.ensure_future(serve._reload(s.app, file, False, 0))
             await s.until(lambda: reads == ["load"])
             assert (await s.ask(chat())).status == 200
             assert s.app.policy.version == before
@@ -206,7 +206,7 @@ def test_I39_the_file_of_a_reload_is_read_and_checked_beside_the_loop(
             assert reads == ["load", "policy"]
             assert s.app.policy.version != before
             file.write_text("pools: {}")
-            await serve._reload(s.app, file, False)
+            await serve._reload(s.app, file, False, 0)
             assert s.app.policy.classes["interactive"].wait_s_max == 0.4
 
     run("uvloop", steps())
