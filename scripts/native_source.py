@@ -58,7 +58,7 @@ def _constants(node: ast.AST) -> Iterator[str]:
 def _finish(lines: list[str], node: ast.stmt) -> None:
     """Its value never changes."""
     line = lines[node.lineno - 1]
-    if isinstance(node, ast.Assign):
+    if isinstance(node, ast.Assign) and len(node.targets) == 1:
         end = node.targets[0].end_col_offset
         lines[node.lineno - 1] = f"{line[:end]}: _Final{line[end:]}"
     elif isinstance(node, ast.AnnAssign) and "Final" not in ast.unparse(node.annotation):
