@@ -89,7 +89,7 @@ def prepare() -> None:
     shutil.copytree(compiled.PACKAGE, WORK / "headworks", ignore=shutil.ignore_patterns("__pycache__", compiled.FOLDER.name))
     for name in names():
         file = WORK / name
-        file.write_text(native(file.read_text(), file.name))
+        file.write_text(native(file.read_text()))
     (WORK / compiled.STAMP.name).write_text(stamp)
 
 

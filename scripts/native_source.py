@@ -18,8 +18,6 @@ OPEN = ("Book", "Leases", "Testimony", "Lives", "Records", "Gate")
 """What tests make subclasses of, with a bug or an ear planted, and the bases of that."""
 PATCHED = ("OVERDUE_S",)
 """Constants that a test shortens: they are looked up."""
-READ_IN = ("policy.py",)
-"""Modules whose dataclasses are also made by pydantic, which calls no constructor: theirs stay as they are."""
 FIRST = "from __future__ import annotations"
 NAMES = "; from typing import Final as _Final, TYPE_CHECKING as _CHECKED"
 OPENS = "if _CHECKED: from mypy_extensions import mypyc_attr"
@@ -33,14 +31,14 @@ DATACLASSES = {
 CONSTANT = re.compile(r"_?[A-Z][A-Z0-9_]*")
 
 
-def native(source: str, name: str = "") -> str:
-    """What the compiler is given for the module of this file name."""
+def native(source: str) -> str:
+    """What the compiler is given for this module."""
     lines = [*source.splitlines(), "", ""]
     tree = ast.parse(source)
     given = [name for node in ast.walk(tree) for name in _constants(node)]
     for node in tree.body:
         if isinstance(node, ast.ClassDef):
-            _construct(lines, node, name not in READ_IN)
+            _construct(lines, node)
             _open(lines, node)
         for name in _constants(node):
             if given.count(name) == 1 and name not in PATCHED:
@@ -66,7 +64,7 @@ def _finish(lines: list[str], node: ast.stmt) -> None:
         lines[node.lineno - 1] = f"{line[:begin]}_Final[{line[begin:end]}]{line[end:]}"
 
 
-def _construct(lines: list[str], node: ast.ClassDef, constructs: bool) -> None:
+def _construct(lines: list[str], node: ast.ClassDef) -> None:
     """The constructor that `dataclass` would make, on the empty line behind the class; the types on the next."""
     at = node.lineno - 2
     fields = [one for one in node.body if isinstance(one, ast.AnnAssign)]
@@ -74,7 +72,7 @@ def _construct(lines: list[str], node: ast.ClassDef, constructs: bool) -> None:
     if len(node.decorator_list) != 1 or lines[at] not in DATACLASSES or node.bases or not fields:
         return
     assert not "".join(lines[node.end_lineno : node.end_lineno + 2]).strip(), f"{node.name}: no two empty lines behind it"
-    if constructs and not has_factory:
+    if not has_factory:
         lines[at] = DATACLASSES[lines[at]]
         stored = "; ".join(f"self.{ast.unparse(one.target)} = {ast.unparse(one.target)}" for one in fields)
         lines[node.end_lineno] = f"    def __init__(self, {', '.join(map(ast.unparse, fields))}) -> None: {stored}"
