@@ -3,7 +3,7 @@
 Three things are added, each on a line that is there already, so that tracebacks name the lines of the source:
 
 - a dataclass gets its constructor written out: the one that `dataclass` makes while the program runs stays interpreted, and
-  would store each field through a descriptor;
+  would store each field through a descriptor; and the types of its fields as they are written, of which mypyc keeps less;
 - a module's constants, by their capitals, are `Final`, so that their values stand in the code instead of being looked up;
 - the classes in `OPEN` may have subclasses that are not compiled.
 """
@@ -33,7 +33,7 @@ CONSTANT = re.compile(r"_?[A-Z][A-Z0-9_]*")
 
 def native(source: str) -> str:
     """What the compiler is given for this module."""
-    lines = [*source.splitlines(), ""]
+    lines = [*source.splitlines(), "", ""]
     tree = ast.parse(source)
     given = [name for node in ast.walk(tree) for name in _constants(node)]
     for node in tree.body:
@@ -56,7 +56,7 @@ def _constants(node: ast.AST) -> Iterator[str]:
 def _finish(lines: list[str], node: ast.stmt) -> None:
     """Its value never changes."""
     line = lines[node.lineno - 1]
-    if isinstance(node, ast.Assign):
+    if isinstance(node, ast.Assign) and len(node.targets) == 1:
         end = node.targets[0].end_col_offset
         lines[node.lineno - 1] = f"{line[:end]}: _Final{line[end:]}"
     elif isinstance(node, ast.AnnAssign) and "Final" not in ast.unparse(node.annotation):
@@ -65,16 +65,20 @@ def _finish(lines: list[str], node: ast.stmt) -> None:
 
 
 def _construct(lines: list[str], node: ast.ClassDef) -> None:
-    """The constructor that `dataclass` would make, on the empty line behind the class."""
+    """The constructor that `dataclass` would make, on the empty line behind the class; the types on the next."""
     at = node.lineno - 2
     fields = [one for one in node.body if isinstance(one, ast.AnnAssign)]
     has_factory = any(one.value is not None and "field(" in ast.unparse(one.value) for one in fields)
-    if len(node.decorator_list) != 1 or lines[at] not in DATACLASSES or node.bases or has_factory or not fields:
+    if len(node.decorator_list) != 1 or lines[at] not in DATACLASSES or node.bases or not fields:
         return
-    assert not lines[node.end_lineno].strip(), f"{node.name}: no empty line behind it"
-    lines[at] = DATACLASSES[lines[at]]
-    stored = "; ".join(f"self.{ast.unparse(one.target)} = {ast.unparse(one.target)}" for one in fields)
-    lines[node.end_lineno] = f"    def __init__(self, {', '.join(map(ast.unparse, fields))}) -> None: {stored}"
+    assert not "".join(lines[node.end_lineno : node.end_lineno + 2]).strip(), f"{node.name}: no two empty lines behind it"
+    if not has_factory:
+        lines[at] = DATACLASSES[lines[at]]
+        stored = "; ".join(f"self.{ast.unparse(one.target)} = {ast.unparse(one.target)}" for one in fields)
+        lines[node.end_lineno] = f"    def __init__(self, {', '.join(map(ast.unparse, fields))}) -> None: {stored}"
+    types = {ast.unparse(one.target): ast.unparse(one.annotation) for one in fields}
+    told = f"getattr({node.name}, '__annotations__')[_name] = getattr({node.name}, '__dataclass_fields__')[_name].type = _type"
+    lines[node.end_lineno + 1] = f"for _name, _type in {types}.items(): {told}"
 
 
 def _open(lines: list[str], node: ast.ClassDef) -> None:

@@ -24,6 +24,8 @@ SUFFIX = EXTENSION_SUFFIXES[0]
 """Of this Python on this platform: it is a part of the stamp."""
 COMPILED = ("core/*.py",)
 """What is compiled, all of it as one library, so that calls between these modules are calls in C."""
+NOT_COMPILED = ("__init__.py", "policy.py")
+"""Packages; and classes that pydantic makes, which writes into objects as only Python's own are."""
 GROUP = "headworks_compiled"
 LIBRARY = f"{GROUP}__mypyc"
 """The compiler's name for it. Each module beside it is a few lines that look into it."""
@@ -33,7 +35,7 @@ PURE = "HEADWORKS_PURE"
 def sources() -> list[Path]:
     """The files that are compiled."""
     found = (path for pattern in COMPILED for path in sorted(PACKAGE.glob(pattern)))
-    return [path for path in found if path.name != "__init__.py"]
+    return [path for path in found if path.name not in NOT_COMPILED]
 
 
 def modules() -> list[str]:

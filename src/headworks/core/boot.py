@@ -265,7 +265,7 @@ class Boot:
                 self._desk.command(Reassert(record))
         untracked = frozenset(held.keys() - tracked)
         ended = self.recovery.ended_here() if untracked else {}
-        for name in sorted(untracked & ended.keys()):  # an older copy of the ledger has not heard of its end
+        for name in sorted(untracked.intersection(ended)):  # an older copy of the ledger has not heard of its end
             self._desk.command(replace(ended[name], commits=()))
         untracked = untracked.difference(ended)
         for name in sorted(untracked & self._untracked):

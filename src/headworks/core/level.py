@@ -92,7 +92,8 @@ class Level:
 
     def in_turn(self) -> Iterator[tuple[float, str]]:
         """Who waits and does not rest, lowest tag first. Valid until somebody begins to wait, or stops."""
-        return zip(self._tags, self._names, strict=True)
+        for at, name in enumerate(self._names):
+            yield self._tags[at], name
 
     def _lift(self, name: str) -> float:
         """Whatever was not used while it was idle is gone."""
