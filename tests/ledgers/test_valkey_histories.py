@@ -21,6 +21,7 @@ from headworks.core.commands import (
     PutSample,
     SetLimits,
     Start,
+    Stop,
     TakeReader,
 )
 from headworks.core.types import Charge
@@ -93,6 +94,16 @@ def test_D1_a_head_is_passed_sixteen_times_and_then_saved_for(wire: Wire) -> Non
         outcomes.append(both.ask(reserve(f"x{number}", 1))[0].outcome)
     assert outcomes == ["granted"] * 16 + ["yield"] * 4
     assert differences(both.script, both.book) == []
+
+
+def test_D1_who_was_woken_and_does_not_ask_holds_nobody_up(wire: Wire) -> None:
+    both = Both(wire, "woken")
+    both.ask(SetLimits("p", 1, (Charge("pool:pool", "tokens", 100),)), Heartbeat(FIRST), Heartbeat(SECOND))
+    both.ask(reserve("x", 100), reserve("y", 100, owner=SECOND, tenant="beta"), Stop("x", FIRST, "E1", "completed", None))
+    assert both.script.take_wakes() == [(SECOND, "pool")]
+    assert both.ask(reserve("z", 100))[0].outcome == "yield"
+    both.now_ms += 25
+    assert both.ask(reserve("z", 100))[0].outcome == "granted"
 
 
 def test_A8_a_step_of_growth_counts_once(wire: Wire) -> None:
