@@ -63,5 +63,5 @@ def test_A11_planted_gateways_that_admit_at_once_are_seen_in_the_engines_memory(
 
 @pytest.mark.parametrize("seed", [168, 191, 227])
 def test_A11_seeds_that_found_something(seed: int) -> None:
-    """A newcomer the others had not heard of; growth that took what was not told yet; living work adopted after a rollback."""
+    """First of all: growth that took what others had not told yet."""
     assert run_world(small_world(seed)) == ""
