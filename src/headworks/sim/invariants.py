@@ -90,6 +90,7 @@ class Watch:
                 self._told_again = True
                 if self._dead.get(answer.execution) == UNKNOWN_CANCEL:  # what is told by its owner had been granted before
                     del self._dead[answer.execution]
+                    self._final.pop(answer.execution, None)
             elif answer.outcome == "granted" and self._forgotten:
                 owners, alive = self._owners, self._simulation.is_alive
                 self._forgotten = {name: held for name, held in self._forgotten.items() if not alive(owners.get(name, ""))}
