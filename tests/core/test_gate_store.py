@@ -141,6 +141,33 @@ def test_A11_who_was_missing_in_one_store_is_waited_for_in_the_next_too() -> Non
     assert admits(one, 100) and not admits(two, 100)
 
 
+def test_A11_who_may_not_know_of_a_newcomer_waits_for_the_lease() -> None:
+    first = empty()
+    one = standing(first, "boot-1")
+    one.lose_answers = True
+    one.advance(2.0)
+    one.lose_answers = False
+    two = standing(first, "boot-2")
+    running(two, 900)
+    changed(empty(), one)
+    together(LEASE_S - 0.5, one)
+    assert not admits(one), "it had not been told anything for two seconds, and the newcomer holds 900"
+
+
+def test_A11_living_work_is_adopted_by_nobody_because_another_was_quicker_to_come_back() -> None:
+    first = empty()
+    one, two = standing(first, "boot-1"), standing(first, "boot-2")
+    together(1.1, one, two)
+    running(two, 300)
+    book = copy_of(first)
+    changed(book, one)
+    together(3.0, one, two)
+    assert [(record.state, record.owner.boot) for record in book.charged()] == [("ORPHANED", "boot-2")]
+    changed(book, two)
+    together(0.5, one, two)
+    assert [record.state for record in book.charged()] == ["RUNNING"] and two.aborts() == []
+
+
 def test_A7_who_comes_back_after_its_lease_is_listed_at_once() -> None:
     book = empty()
     one, two = standing(book, "boot-1"), standing(book, "boot-2")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from headworks.core import control
-from headworks.core.book_table import TERMINAL
+from headworks.core.book_table import RESERVED, TERMINAL
 from headworks.core.boot import Boot
-from headworks.core.commands import Answer
+from headworks.core.commands import Answer, Start
 from headworks.core.course import Course
 from headworks.core.desk import Desk
 from headworks.core.disciplines import own_share
@@ -159,6 +159,8 @@ class Changes:
             return False
         self._desk.untold.pop(life.execution.id, None)
         if answer.outcome != "refused":
+            if answer.state == RESERVED and life.state == RUNNING:  # an older copy has not heard that it began
+                self._desk.command(Start(life.execution.id, self._desk.owner))
             return False
         if answer.state in TERMINAL:
             return self._course.ended_by_ledger(life.execution.id, answer.evidence, now_s) is not None

@@ -18,6 +18,7 @@ from headworks.sim.runner import SimRunner
 from headworks.sim.simulation import Arrival, Simulation
 
 NEVER_SENT = "E0"
+UNKNOWN_CANCEL = "cancelled before it was known"
 UNLIMITED = 1 << 62
 
 
@@ -87,6 +88,9 @@ class Watch:
                 self.note(f"{answer.verb} {answer.outcome}")
             if isinstance(command, Reassert):
                 self._told_again = True
+                if self._dead.get(answer.execution) == UNKNOWN_CANCEL:  # what is told by its owner had been granted before
+                    del self._dead[answer.execution]
+                    self._final.pop(answer.execution, None)
             elif answer.outcome == "granted" and self._forgotten:
                 owners, alive = self._owners, self._simulation.is_alive
                 self._forgotten = {name: held for name, held in self._forgotten.items() if not alive(owners.get(name, ""))}
@@ -96,7 +100,7 @@ class Watch:
                 elif command.evidence != NEVER_SENT:
                     raise self._broken("rule 7", f"{command.evidence} of {command.execution} was refused to {command.owner}")
             elif isinstance(command, Cancel) and answer.outcome != "refused" and answer.state not in CHARGED:
-                self._dead.setdefault(command.execution, "cancelled before it was known")
+                self._dead.setdefault(command.execution, UNKNOWN_CANCEL)
 
     def _book(self) -> None:
         """I1, I2, I3, I8: counters are the sums of charged records. I6: what is final stays. I16: what is charged is known."""
