@@ -10,7 +10,7 @@ from headworks.core import events
 from headworks.core.effects import Reply, Run
 from headworks.core.types import Charge
 from tests.core.driver import Bench
-from tests.core.shared_pool import BULK, INTERACTIVE, Counter, shared
+from tests.core.shared_pool import Counter, shared
 
 # turns
 
@@ -183,13 +183,3 @@ def test_K07_lines_that_empty_by_leaving_clients_leave_nothing_behind() -> None:
     assert counter.served(2) == ["interactive/acme"] * 2
     queue = counter.bench.gate.snapshot(counter.bench.now_s)["pools"]["p"]["queue"]
     assert queue == {}
-
-
-@pytest.mark.parametrize(("stream", "sent"), [(True, 1), (False, 2)])
-def test_B7_behind_an_answer_in_one_piece_nobody_waits_for_its_prompt_to_be_read(stream: bool, sent: int) -> None:
-    """Only a stream shows when it has been read. Both prompts together are more than may be read at a time for bulk."""
-    promised = replace(INTERACTIVE, ttft_slo_s=1.0)
-    bench = Bench(shared(promised, BULK, active_requests_max=10))
-    for streams in (stream, True):
-        bench.arrive(3_000, service_class="bulk", stream=streams)
-    assert len(bench.take(Run)) == sent
