@@ -105,17 +105,6 @@ def test_G4_short_prompts_are_read_together_up_to_one_step_of_an_engine() -> Non
     assert len(counter.sent()) == 10
 
 
-def test_G4_behind_an_answer_in_one_piece_nobody_waits_for_its_prompt_to_be_read() -> None:
-    """Only a stream shows when it has been read."""
-    for streams, sent in ((True, 1), (False, 2)):
-        counter = Counter(shared(PROMISED, BULK, active_requests_max=100))
-        counter.arrive("interactive", "acme")
-        counter.served(1)
-        counter.arrive("bulk", "batchco", tokens=1_201, stream=streams)
-        counter.arrive("bulk", "batchco", tokens=1_201)
-        assert len(counter.sent()) == sent
-
-
 def test_G4_alone_work_that_can_wait_is_not_paced() -> None:
     counter = Counter(shared(PROMISED, BULK, active_requests_max=100))
     counter.arrive("bulk", "batchco", 5, tokens=801)  # more than a step, less than it may have in hand
