@@ -321,6 +321,17 @@ def test_the_oracle_lets_go_of_what_is_worth_least_when_not_all_can_be_on_time()
     assert desk.refused == {"r2.0": "queue_timeout"}
 
 
+@pytest.mark.parametrize(("prompt_tokens", "sent"), [(5_900, ["r0.0"]), (6_100, [])])
+def test_the_oracle_keeps_six_hundredths_of_a_promise_free(prompt_tokens: int, sent: list[str]) -> None:
+    """At 64 tokens in 10 ms, behind a step of 10 ms, 5,900 are read after 0.932 s of the promised 1 s, 6,100 after 0.963 s."""
+    settings = replace(tiny(), kv_blocks=2_000)
+    planned = [Planned(0.0, 0, prompt_tokens, 1, ())]
+    rule = Oracle(Tuning(), policy(), 1, lambda id: planned[0], [ContinuousBatching(settings)], settings)
+    desk = Desk(rule=rule, kv_tokens=31_000)
+    desk.arrive("r0.0")
+    assert desk.sent == sent
+
+
 def test_the_oracle_serves_by_deadline_while_all_can_be_on_time() -> None:
     planned = [Planned(0.0, 0, 128, 1, ()), Planned(0.0, 0, 64, 1, ()), Planned(0.0, 0, 16, 100, ())]
     desk = oracle(planned, ContinuousBatching(tiny()))

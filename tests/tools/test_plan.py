@@ -182,6 +182,18 @@ def test_G2_another_limit_does_in_the_plan_what_it_does(log: Path, tmp_path: Pat
     assert planned / then == pytest.approx(times, abs=0.08)
 
 
+def test_G2_who_left_before_its_first_byte_stays_where_that_comes_in_time(tmp_path: Path) -> None:
+    patient = {**LIMITS["classes"], "interactive": {"ttft_slo_s": 9.0, "wait_s_max": 9.0}}
+    world = {"policy": {**LIMITS, "classes": patient}, "clients": {"patience_s": 0.5}}
+    logged(tmp_path, overload(duration_s=4, **world))
+    life = the_life(tmp_path)
+    left = [one.ended for one in life.arrivals if one.ended.outcome == "cancelled" and one.ended.first_byte_s is None]
+    assert len(left) > 20
+    again = Replay(life, Model(life), with_pool(life, active_requests_max=16)).run()
+    whole_s = {one.arrival.ended.id: one.outcome.ended_s for one in again if one.outcome is not None and one.end == "completed"}
+    assert sum(whole_s.get(one.id, 0.0) > one.stopped_s for one in left) > 3
+
+
 def test_G2_a_smaller_pool_refuses_more(log: Path) -> None:
     life = the_life(log)
     figures = plan([life], with_pool(life, active_requests_max=4))["all"]["all"]

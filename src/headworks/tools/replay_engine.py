@@ -16,6 +16,7 @@ from functools import partial
 from itertools import pairwise
 
 from headworks.core.events import EngineSilent, Event, Evidence, ReplicaDescribed, ReplicaSampled
+from headworks.core.instants import turn_ends_s
 from headworks.core.types import Capacity, ReplicaSample
 from headworks.sim.connection import Listener, Sending
 from headworks.sim.engine import on_grid_s
@@ -147,7 +148,7 @@ class RecordedEngine:
         self._answers: dict[str, _Answer] = {}
         self._tokens = 0
         self._opened_s, self._found = float("-inf"), 0
-        """When the last one was sent, and how many were inside at that instant before it and those sent with it."""
+        """The turn in which the last one was sent, and how many were inside before it and those sent with it."""
         self._capacity: Capacity | None = None
         self._sample: ReplicaSample | None = None
         """The last recorded one."""
@@ -228,8 +229,9 @@ class RecordedEngine:
             return
         sent_s = arrival.ended.sent_s
         same = sent_s is not None and abs(now_s - sent_s) <= SAME_S
-        if now_s != self._opened_s:
-            self._opened_s, self._found = now_s, len(self._answers)
+        turn_s = turn_ends_s(now_s)
+        if turn_s != self._opened_s:
+            self._opened_s, self._found = turn_s, len(self._answers)
         course = self._model.course(arrival, self._found + 1, sending.output_tokens_max, same=same)
         from_s = sent_s if sent_s is not None and same else now_s
         answer = _Answer(arrival, listener, course, from_s, sending.watch_tokens, same=same)

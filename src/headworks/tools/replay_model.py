@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import TypeVar
 
+from headworks.core.instants import turn_ends_s
 from headworks.core.stats import FittedLine, FittedPlane
 from headworks.core.types import Usage
 from headworks.tools.decision_log import Life
@@ -113,14 +114,15 @@ class Model:
     # learning
 
     def _count(self, ended: Sequence[Ended]) -> None:
-        together = Counter(one.sent_s for one in ended)
+        together = Counter(turn_ends_s(one.sent_s) for one in ended if one.sent_s is not None)
         for place, moment in enumerate(("sent_s", "first_byte_s")):
             inside = Inside(ended)
             for one in sorted((one for one in ended if getattr(one, moment) is not None), key=lambda one: getattr(one, moment)):
                 before = self._inside.get(one.id, (0, 0))
-                count = inside.at(getattr(one, moment))
-                if place == 0:  # of those sent at one instant nobody found another inside
-                    count -= together[one.sent_s] - 1
+                turn_s = turn_ends_s(getattr(one, moment))
+                count = inside.at(turn_s)
+                if place == 0:  # of those sent in one turn nobody found another inside
+                    count -= together[turn_s] - 1
                 self._inside[one.id] = (count, count) if place == 0 else (before[0], count)
 
     def _learn(self, ended: Ended) -> None:
