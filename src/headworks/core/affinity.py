@@ -6,7 +6,7 @@ were last sent: a block is named by all of the prompt up to its end, so the last
 
 Where a prompt with a beginning is complete first is compared in prompt tokens, since reading is what differs:
 
-    prompts being read there  +  BESIDE_TOKENS · requests in hand there  -  what of its own prompt need not be read there
+    UNREAD_RATIO · prompts being read there + BESIDE_TOKENS · requests in hand there - what of its own need not be read there
 
 A hot beginning must not make a hot spot: what need not be read counts only at a replica with at most `LOAD_RATIO_MAX` times the
 mean number of requests, and `LOAD_REQUESTS_FREE` more. What is sent elsewhere for that is known there from then on.
@@ -27,6 +27,8 @@ BLOCKS_MAX = 65_536
 """Blocks of one pool that are remembered."""
 BESIDE_TOKENS = 128
 """A request beside it makes each of a few hundred steps longer, all in all by about what so many prompt tokens take to read."""
+UNREAD_RATIO = 0.5
+"""Of prompts that are being read, what is still unread on average."""
 LOAD_RATIO_MAX = 1.25
 LOAD_REQUESTS_FREE = 4
 
@@ -62,4 +64,4 @@ def cost_tokens(replica: Replica, saved_tokens: float, requests_mean: float) -> 
     """What lies before the end of a prompt there, in prompt tokens. `saved_tokens`: what of it has been read there."""
     if replica.requests > LOAD_RATIO_MAX * requests_mean + LOAD_REQUESTS_FREE:
         saved_tokens = 0.0
-    return replica.opening_tokens + BESIDE_TOKENS * replica.requests - saved_tokens
+    return UNREAD_RATIO * replica.opening_tokens + BESIDE_TOKENS * replica.requests - saved_tokens

@@ -223,6 +223,8 @@ class PoolPolicy:
     breaker: BreakerPolicy = field(default_factory=BreakerPolicy)
     retries_ratio_max: float = 0.1
     """Our own second tries upstream, as a share of first ones (B15)."""
+    follows_prefixes: bool = True
+    """Prompts go where their beginning has been read. Without this they do not: a baseline."""
     spill: SpillPolicy | None = None
     """None: an ordinary pool."""
 

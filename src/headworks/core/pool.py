@@ -251,7 +251,8 @@ class Pool:
         best: Replica | None = None
         blocked_by, rank = "no_replica", (False, 0.0)
         plain = lane.cascade is not None and lane.cascade.avoids_speculation
-        begun_at, begun_ratio = self.affinity.where(request.prefix) if request.prefix else ("", 0.0)
+        begins = len(request.prefix) > 0 and self.policy.follows_prefixes
+        begun_at, begun_ratio = self.affinity.where(request.prefix) if begins else ("", 0.0)
         requests_mean = self.requests / len(self.replicas)
         for replica in self.replicas.values():
             reason = replica.room(work, lane, now_s, request.model)
@@ -259,7 +260,7 @@ class Pool:
                 blocked_by = reason if reason != "no_replica" else blocked_by
                 continue
             cost = float(replica.requests)
-            if request.prefix:
+            if begins:
                 saved_tokens = begun_ratio * work.prefill_tokens if replica.name == begun_at else 0.0
                 cost = cost_tokens(replica, saved_tokens, requests_mean)
             own = (plain and replica.speculative, cost)
