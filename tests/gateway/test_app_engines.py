@@ -8,6 +8,8 @@ from dataclasses import replace
 import pytest
 from app_scene import PATIENT, SIZES, chat, first_event, rest_of_stream, run, scene
 
+from headworks.core.ledger_limits import limits_of
+from headworks.core.types import Charge
 from headworks.testing.fake.llamacpp import FakeLlamaServer
 from headworks.testing.fake.settings import FakeSettings
 from headworks.testing.fake.sglang import FakeSglang
@@ -78,6 +80,7 @@ def test_D4_no_more_is_sent_to_a_llama_server_than_it_has_slots() -> None:
             assert most == PLACES
             limits = s.app.snapshot()["pools"]["llama"]
             assert (limits["requests_limit"], limits["tokens_limit"]) == (PLACES, 2048)
+            assert Charge("replica:llama/0", "requests", PLACES) in set(limits_of(s.app.gate._desk)), "whoever else sends there"
 
     run("uvloop", steps())
 

@@ -1,6 +1,7 @@
 """llama.cpp's server: every `llama_decode` is counted, so its clock proves a stop; who waits inside it is not heard.
 
-What rests on what (seen and read in b-of-2026-10; `headworks.testing.suites.engine` is the proof to repeat on another version):
+What rests on what (read in b-of-2026-10's source, and how it notices a departure seen on a real one; the suite in
+`headworks.testing.suites.engine` passes on a fake of it, and is the proof to repeat on a real one):
 
 * A connection is looked at when its next event is written, or when a second has passed in which *no* request of anybody had a
   result, `/metrics` included. A stream that writes is closed within a token of its client's leaving; what waits for its first
