@@ -29,8 +29,8 @@ FILE_LINES_MAX = 400
 FUNCTION_LINES_MAX = 60
 FUNCTION_LINES_MEDIAN_MAX = 10
 CORE_LINES_MAX = 13_151
-PUBLIC_PORT_LINES_MAX = 1_660
-"""May only shrink: a port that can be read in one sitting would have 1,200."""
+PUBLIC_PORT_LINES_MAX = 1_656
+"""May only shrink (decision 24 says what they buy): a port that can be read in one sitting would have 1,200."""
 LONG_FILES = {
     "src/headworks/core/gate.py": 406,
     "tests/engines/test_fake_engine.py": 578,
