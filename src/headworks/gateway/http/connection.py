@@ -44,7 +44,7 @@ _MISSES_MAX = 8
 class Connection:
     """What the event loop calls when a client's socket has news (`asyncio.Protocol`), and what an exchange asks of it."""
 
-    server: Server
+    server: "Server"  # noqa: UP037 (as in `exchange.py`)
     peer: str
     _transport: asyncio.Transport = field(init=False)
     _state: int = _AWAITING
@@ -196,17 +196,17 @@ class Connection:
         body_ready, body = (rest, None) if len(rest) == length_bytes else (None, RequestBody(length_bytes, server.limits))
         self._body = body
         now_s = server.clock_s()
-        self._exchange = Exchange(
+        exchange = self._exchange = Exchange(
             self, self._transport, line, line.method, line.path, fields, self.peer, body_ready, body, now_s
         )
         if self.write_paused:
-            self._exchange.flow()
+            exchange.flow()
         elif body is None:
             self.due_s = NEVER_S
         if body is not None:
             self._dropped_bytes = 0
             self._body_received(rest)
-        return self._exchange
+        return None if exchange.gone_reason else exchange
 
     # A body.
 
