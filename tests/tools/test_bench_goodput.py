@@ -53,7 +53,16 @@ def figures(goodput_ratio: float, late_ratio: float = 0.0) -> dict[str, Any]:
 
 def report(**policies: dict[str, Any]) -> dict[str, Any]:
     shown = {name: {"5": one} for name, one in policies.items()}
-    return {"engine": "a100_8b", "seeds": 1, "requests": 1, "seconds": 200.0, "refusals": 60, "saturation": {}, "traces": {"code": shown}, "variations": {}}
+    return {
+        "engine": "a100_8b",
+        "seeds": 1,
+        "requests": 1,
+        "seconds": 200.0,
+        "refusals": 60,
+        "saturation": {},
+        "traces": {"code": shown},
+        "variations": {},
+    }
 
 
 def test_G2_a_target_is_missed_by_too_little_by_being_behind_and_by_being_late() -> None:
