@@ -96,7 +96,7 @@ async def measured(server: Server, run_s: float, rounds: int) -> dict[str, Any]:
         for waiting, runs in seen.items()
     }
     best = valkey[str(TARGET_WAITING)]
-    hits = {name: round(median(runs)) for name, runs in peers.items()}
+    hits = {name: round(median(runs)) for name, runs in peers.items() if runs}  # none: it is not installed
     return {
         "valkey": valkey,
         "script_per_s": round(script_per_s),

@@ -113,7 +113,9 @@ class Line(asyncio.Protocol):
         """Let what was sent go out, and close."""
         transport = self._transport
         self._transport = None
-        if transport is not None:
+        if transport is not None and transport.can_write_eof():
+            transport.write_eof()  # closed with replies unread it would be reset, and the server drop what it has not read
+        elif transport is not None:
             transport.close()
         self.close()
 
