@@ -172,7 +172,7 @@ def test_K34_while_the_store_is_away_each_goes_on_within_its_share(tmp_path: Pat
 def test_H4_two_workers_share_a_port_and_a_ledger_and_one_that_dies_is_started_again(tmp_path: Path) -> None:
     with engine(0, *WIDE) as upstream, servers.single() as store:
         file = configuration(tmp_path, upstream.url, ledger={"url": store.url, "lease_s": LEASE_S})
-        with starting("--config", str(file), "--workers", "2", directory=tmp_path) as child:
+        with starting("--config", str(file), "--workers", "2", directory=tmp_path) as child, contextlib.ExitStack() as ends:
             assert child.stdout is not None
             lines = (json.loads(line) for line in iter(child.stdout.readline, ""))
             said = sorted(islice((line for line in lines if "admin" in line), 2), key=lambda one: str(one["admin"]))
@@ -182,6 +182,7 @@ def test_H4_two_workers_share_a_port_and_a_ledger_and_one_that_dies_is_started_a
             url = said[0]["listening"].removesuffix("/v1")
             until(lambda: ask(url).status_code == 200 and all(_has_served(one) for one in admins))
             killed = _workers(child.pid)[0]
+            ends.callback(lambda: [os.kill(one, signal.SIGKILL) for one in _workers(child.pid)])
             os.kill(killed, signal.SIGKILL)
             until(lambda: len(_workers(child.pid)) == 2 and killed not in _workers(child.pid), STARTED_S)
             until(lambda: [httpx.get(one + "/readyz").status_code for one in admins] == [200, 200], STARTED_S)
@@ -195,7 +196,8 @@ def _has_served(admin: str) -> bool:
 
 def _workers(pid: int) -> list[int]:
     """The processes it has started."""
-    return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    listed = Path(f"/proc/{pid}/task/{pid}/children")
+    return [int(one) for one in listed.read_text().split()] if listed.exists() else []
 
 
 def test_H4_workers_over_a_ledger_of_one_process_are_refused_with_a_sentence(tmp_path: Path) -> None:
