@@ -27,7 +27,7 @@ STREAMS = 8
 """As many as a gateway lets run at an engine it has not measured yet."""
 STARTED_S = 40.0
 """A worker is started again after a pause, on a machine that may be busy."""
-WIDE = ("--max-num-seqs", "64")
+WIDE = ("--max-num-seqs", "64", "--speed", "0.4")
 
 
 @contextlib.contextmanager
@@ -114,7 +114,7 @@ def test_A7_frozen_for_four_leases_its_work_is_adopted_and_it_lets_go_when_it_wa
 
 def test_A11_a_store_that_comes_back_empty_is_told_everything_and_no_stream_notices(tmp_path: Path) -> None:
     with engine(0, *WIDE) as upstream, servers.single() as store, fleet(tmp_path, upstream, 2, store.url) as gateways:
-        clients = readers(6, gateways, tokens=4_000)
+        clients = readers(6, gateways, tokens=3_000)
         until(lambda: gateways[0].charged() == 6)
         store.kill()
         until(lambda: gateways[0].get("/readyz").status_code == gateways[1].get("/readyz").status_code == 503)
@@ -122,8 +122,8 @@ def test_A11_a_store_that_comes_back_empty_is_told_everything_and_no_stream_noti
         assert (refused.status_code, refused.json()["error"]["code"]) == (503, "ledger_unavailable")
         store.start()
         until(lambda: gateways[0].get("/readyz").status_code == gateways[1].get("/readyz").status_code == 200)
-        inside = upstream.inside()
-        assert gateways[0].charged() >= inside > 0, "what runs stands in the new store before anything new is admitted"
+        charged = gateways[0].charged()
+        assert charged >= upstream.inside(), "what runs stands in the new store before anything new is admitted"
         assert ask(gateways[1].url).status_code == 200
         assert [one.ended() for one in clients] == ["data: [DONE]"] * 6
         right(gateways, upstream)
@@ -131,7 +131,7 @@ def test_A11_a_store_that_comes_back_empty_is_told_everything_and_no_stream_noti
 
 def test_A11_a_failover_amid_streams_ends_with_nothing_held(tmp_path: Path) -> None:
     with engine(0, *WIDE) as upstream, servers.sentinel() as trio, fleet(tmp_path, upstream, 2, trio.url) as gateways:
-        clients = readers(6, gateways, tokens=4_000)
+        clients = readers(6, gateways, tokens=3_000)
         trio.fail_over()
         until(lambda: gateways[0].get("/readyz").status_code == gateways[1].get("/readyz").status_code == 200)
         assert ask(gateways[0].url).status_code == 200
@@ -152,7 +152,7 @@ def test_A11_lost_answers_charge_nothing_twice_and_leave_nothing_held(tmp_path: 
             line.answers = Faults(cut_after_bytes=600 * (number % 4)) if number % 3 == 0 else Faults()
             statuses.append(ask(front.url).status_code)
         line.answers = Faults()
-        assert set(statuses) <= {200, 503}, statuses
+        assert set(statuses) <= {200, 429, 503}, f"each is answered, or told when to come back: {statuses}"
         until(lambda: ask(front.url).status_code == 200)
         right(gateways, upstream)
 
@@ -172,7 +172,7 @@ def test_K34_while_the_store_is_away_each_goes_on_within_its_share(tmp_path: Pat
 def test_H4_two_workers_share_a_port_and_a_ledger_and_one_that_dies_is_started_again(tmp_path: Path) -> None:
     with engine(0, *WIDE) as upstream, servers.single() as store:
         file = configuration(tmp_path, upstream.url, ledger={"url": store.url, "lease_s": LEASE_S})
-        with starting("--config", str(file), "--workers", "2", directory=tmp_path) as child:
+        with starting("--config", str(file), "--workers", "2", directory=tmp_path) as child, contextlib.ExitStack() as ends:
             assert child.stdout is not None
             lines = (json.loads(line) for line in iter(child.stdout.readline, ""))
             said = sorted(islice((line for line in lines if "admin" in line), 2), key=lambda one: str(one["admin"]))
@@ -182,6 +182,7 @@ def test_H4_two_workers_share_a_port_and_a_ledger_and_one_that_dies_is_started_a
             url = said[0]["listening"].removesuffix("/v1")
             until(lambda: ask(url).status_code == 200 and all(_has_served(one) for one in admins))
             killed = _workers(child.pid)[0]
+            ends.callback(lambda: [os.kill(one, signal.SIGKILL) for one in _workers(child.pid)])
             os.kill(killed, signal.SIGKILL)
             until(lambda: len(_workers(child.pid)) == 2 and killed not in _workers(child.pid), STARTED_S)
             until(lambda: [httpx.get(one + "/readyz").status_code for one in admins] == [200, 200], STARTED_S)
@@ -195,7 +196,8 @@ def _has_served(admin: str) -> bool:
 
 def _workers(pid: int) -> list[int]:
     """The processes it has started."""
-    return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    listed = Path(f"/proc/{pid}/task/{pid}/children")
+    return [int(one) for one in listed.read_text().split()] if listed.exists() else []
 
 
 def test_H4_workers_over_a_ledger_of_one_process_are_refused_with_a_sentence(tmp_path: Path) -> None:

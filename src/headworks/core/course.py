@@ -358,6 +358,8 @@ class Course:
         return life
 
     def _close_by_ledger(self, life: Life, evidence: str, now_s: float) -> None:
+        if self._desk.ended is not None:  # an older copy of the ledger would not know
+            self._desk.ended.append(Stop(life.execution.id, self._desk.owner, evidence, end_of(life), usage_of(life)))
         if life.state != SETTLING:
             if life.state == SENT:
                 self._no_longer_opening(life)
