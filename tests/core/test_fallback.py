@@ -244,7 +244,7 @@ def test_E5_a_broken_pool_is_answered_from_elsewhere_too() -> None:
     assert told(bench) == [("s/0", "smaller_model=small")]
 
 
-def test_E5_spilling_keeps_to_the_budget_of_the_day_and_begins_anew_with_the_next() -> None:
+def test_E5_spilling_keeps_to_the_budget_of_the_day() -> None:
     bench = bench_of(SPILL, spill_money=250_000, wait_s_max=0.0)
     pressed(bench, 1)
     arrive(bench)
