@@ -171,3 +171,19 @@ def test_E4_cancelled_handler_breaks_its_answer(loop: str) -> None:
             assert edge.faults == []
 
     run(loop, steps())
+
+
+@BOTH
+def test_H3_a_request_with_bytes_behind_it_reaches_no_handler(loop: str) -> None:
+    served: list[str] = []
+
+    async def noting(exchange: Exchange) -> None:
+        served.append(exchange.path)
+        exchange.respond(200, JSON, b"{}")
+
+    async def steps() -> None:
+        async with port(noting) as edge:
+            assert (await edge.ask(post() + b"x")).status == 400
+            assert served == []
+
+    run(loop, steps())
