@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager
@@ -148,6 +150,7 @@ def test_A11_a_killed_server_that_comes_back_empty_is_another_epoch() -> None:
                 await one.ask(Heartbeat(FIRST), limits(100), reserve("x", 60))
                 mortal.pause()
                 never = one.send([reserve("y", 10)])
+                os.kill(mortal.pid, signal.SIGKILL)  # as it stands: it must not come to answering
                 mortal.kill()
                 await until(lambda: one.lost == 1)
                 dropped = one.send([reserve("z", 10)])
