@@ -104,13 +104,18 @@ class Generation:
             return
         if all(choice.ended for choice in self.choices.values()):
             self._finish()
-        elif self._events:
+        elif self._events and not self._is_garbage:
             self._send()
 
     def begin(self) -> None:
         """It was taken in. Where a stream's head goes out now, long before there is a token, it proves nothing but that."""
-        if self.head_at_once and self.asked.stream and (self.fault is None or self.fault.kind != "garbage"):
+        if self.head_at_once and self.asked.stream and not self._is_garbage:
             self._send_head()
+
+    @property
+    def _is_garbage(self) -> bool:
+        """It will come in the place of a head, so nothing may go out before."""
+        return self.fault is not None and self.fault.kind == "garbage"
 
     def _send_head(self) -> None:
         if not self._head_sent:
