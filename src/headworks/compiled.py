@@ -46,7 +46,8 @@ def modules() -> list[str]:
 def stamp() -> str:
     """What the sources at hand, and this Python, would have to be compiled from."""
     seen = blake2b(SUFFIX.encode(), digest_size=20)
-    for path in sources():
+    beside = (PACKAGE / "core" / name for name in NOT_COMPILED)  # what is compiled holds what it gets from there to its types
+    for path in (*sources(), *beside):
         text = path.read_bytes()
         seen.update(f"\n{path.relative_to(PACKAGE).as_posix()} {len(text)}\n".encode())
         seen.update(text)
@@ -57,7 +58,7 @@ def is_current() -> bool:
     """There are compiled modules, all of them, and they were made of the sources at hand."""
     try:
         return STAMP.read_text() == stamp() and {path.name for path in files().values()} <= set(os.listdir(FOLDER))
-    except OSError:
+    except (OSError, ValueError):
         return False
 
 

@@ -42,10 +42,18 @@ def test_F8_what_is_asked_again_is_what_stock_sdks_ask_again(status: int) -> Non
     assert waits(course(), status, {"x-should-retry": "false"}, 1) == [None]
 
 
-@pytest.mark.parametrize("status", [200, 301, 400, 401, 403, 404, 413, 422])
+@pytest.mark.parametrize("status", [301, 400, 401, 403, 404, 413, 422])
 def test_F8_what_no_retry_can_cure_stands(status: int) -> None:
     assert waits(course(), status, {}, 1) == [None]
     assert waits(course(), status, {"x-should-retry": "true"}, 1) == [0.5]
+
+
+def test_F8_what_was_answered_is_never_asked_again() -> None:
+    assert waits(course(), 200, {"x-should-retry": "true"}, 1) == [None]
+
+
+def test_F8_the_own_wait_is_bounded_as_hints_are() -> None:
+    assert waits(course(1.0, retries=2_000, retries_max=3_000), 503, {}, 1) == [60.0]
 
 
 def test_F8_a_hint_above_the_cap_is_an_overload_error_with_the_hint() -> None:
@@ -81,6 +89,7 @@ def test_F8_a_lost_connection_is_repeated_where_that_is_harmless() -> None:
         ({"retry-after": "Mon, 30 Nov 2026 12:00:07 GMT"}, 7.0),
         ({"retry-after": "Mon, 30 Nov 2026 11:00:00 GMT"}, 0.0),
         ({"retry-after": "Mon, 99 Nov 2026 12:00:07 GMT"}, None),
+        ({"retry-after": "Mon, 99999999999999999999 Nov 2026 12:00:07 GMT"}, None),
     ],
 )
 def test_F8_hints_in_every_form(headers: dict[str, str], hint_s: float | None) -> None:

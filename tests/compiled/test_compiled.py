@@ -55,8 +55,9 @@ def test_what_was_made_of_these_sources_runs(copy: Path) -> None:
     assert said(["-c", FOUND], path=copy).decode() == expected
 
 
-def test_an_edited_source_is_what_runs(copy: Path) -> None:
-    with (copy / "headworks" / "core" / "level.py").open("a") as file:
+@pytest.mark.parametrize("name", ["level.py", "policy.py"])
+def test_an_edited_source_is_what_runs(copy: Path, name: str) -> None:
+    with (copy / "headworks" / "core" / name).open("a") as file:
         file.write("# edited\n")
     assert said(["-c", FOUND], path=copy).decode() == f"plain Python {copy}/headworks/core/gate.py\n"
 

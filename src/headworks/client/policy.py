@@ -21,6 +21,8 @@ from math import isfinite
 OVERLOAD_STATUSES = frozenset((429, 503))
 RETRIED_STATUSES = frozenset((408, 409, *OVERLOAD_STATUSES))
 SHOULD_RETRY = "x-should-retry"
+GROWTHS_MAX = 32
+"""A wait grows so often at most, and never beyond `hint_s_max`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,13 +95,14 @@ class Course:
         if self.retries >= policy.retries_max:
             return None
         spread = 1.0 + policy.jitter_ratio * (2.0 * self._draw() - 1.0)
-        own_s: float = policy.first_wait_s * policy.growth_ratio**self.retries * spread
+        growth = policy.growth_ratio ** min(self.retries, GROWTHS_MAX)
+        own_s = min(policy.first_wait_s * growth * spread, policy.hint_s_max)
         self.retries += 1
         return max(hint_s, own_s)
 
 
 def _is_retried(status: int, headers: Mapping[str, str]) -> bool:
-    return status in RETRIED_STATUSES or status >= 500 or headers.get(SHOULD_RETRY) == "true"
+    return status in RETRIED_STATUSES or status >= 500 or (status >= 300 and headers.get(SHOULD_RETRY) == "true")
 
 
 def hint_s_of(headers: Mapping[str, str], wall_s: float) -> float | None:
@@ -113,5 +116,5 @@ def hint_s_of(headers: Mapping[str, str], wall_s: float) -> float | None:
             return hint_s
     try:
         return max(0.0, parsedate_to_datetime(headers.get("retry-after", "")).timestamp() - wall_s)
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError):
         return None

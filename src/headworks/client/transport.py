@@ -22,6 +22,8 @@ IDEMPOTENCY_KEY = "idempotency-key"
 NEVER_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 LOST = (*NEVER_SENT, httpx.ReadError, httpx.WriteError, httpx.CloseError, httpx.RemoteProtocolError)
 """What is asked again. A timeout that the caller set is the end of the caller's patience, and is not."""
+UNREADABLE = (*LOST, httpx.DecodingError)
+"""What a refusal's body may end in: its status and its hint have been heard, and stand."""
 ORIGINS_MAX = 64
 """Servers one transport remembers; the one that was met first is forgotten first."""
 LIMITS = httpx.Limits(max_connections=1_000, max_keepalive_connections=100)
@@ -204,6 +206,8 @@ def _read(response: httpx.Response) -> bytes:
     """The whole refusal, so that its connection can be used again."""
     try:
         return response.read()
+    except UNREADABLE:
+        return b""
     finally:
         response.close()
 
@@ -211,5 +215,7 @@ def _read(response: httpx.Response) -> bytes:
 async def _aread(response: httpx.Response) -> bytes:
     try:
         return await response.aread()
+    except UNREADABLE:
+        return b""
     finally:
         await response.aclose()

@@ -15,6 +15,8 @@ from headworks.engines.base import Engine, EngineError, Unreachable
 from headworks.gateway.compute_watch import ComputeWatch
 
 DESCRIBE_RETRY_S = 1.0
+FAILED = (EngineError, ValueError, ArithmeticError, RecursionError)
+"""A page that says nonsense (a count of NaN, braces without end) is a look that failed, and not the last one."""
 
 
 class Sampler:
@@ -62,7 +64,7 @@ class Sampler:
             self._wanted_s = float("inf")
             try:
                 sample = await self._engine.sample()
-            except EngineError as error:
+            except FAILED as error:
                 self.failure = str(error)
                 self._feed(SampleFailed(self._engine.replica, str(error), isinstance(error, Unreachable)))
                 continue
@@ -78,7 +80,7 @@ class Sampler:
         while True:
             try:
                 capacity = await self._engine.describe()
-            except EngineError as error:
+            except FAILED as error:
                 self.failure = str(error)
                 await asyncio.sleep(DESCRIBE_RETRY_S)
                 continue

@@ -45,5 +45,5 @@ def _hint_s(hints: Mapping[str, str]) -> float | None:
         return hint_s if math.isfinite(hint_s) else None
     try:
         return parsedate_to_datetime(hints["retry-after"]).timestamp() - time.time()
-    except (KeyError, ValueError):
+    except (KeyError, ValueError, TypeError, OverflowError):
         return None
