@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from itertools import cycle
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ from headworks.core.commands import Heartbeat, Reserve, SetLimits, Stop
 from headworks.core.types import Charge, Owner
 from headworks.testing import servers
 from headworks.testing.history import Asked, NoWitness, held_at_most, witness
-from headworks.testing.tcp_fault_proxy import FaultProxy, Faults, threaded
+from headworks.testing.tcp_fault_proxy import Faults, threaded
 
 pytestmark = pytest.mark.skipif(bool(servers.why_not()), reason=servers.why_not())
 
@@ -46,6 +47,7 @@ def raced(place: Path, rounds: int, *urls: str, meanwhile: Callable[[], None] = 
     ]
     try:
         assert [child.stdout.readline() for child in children if child.stdout] == ["ready\n"] * RACERS
+        meanwhile()
         for child in children:
             assert child.stdin is not None
             child.stdin.write("go\n")
@@ -116,17 +118,14 @@ def test_A3_with_answers_lost_on_the_way_there_is_still_a_witness_and_nothing_ru
     with servers.single() as store, threaded("127.0.0.1", store.port, seed=5) as line:
         history = limited(store.url)
         torn = f"valkey://127.0.0.1:{line.port}/0"
-        history += raced(tmp_path, 40, torn, store.url, meanwhile=lambda: _now_and_then(line))
+        turns = cycle((Faults(cut_after_bytes=0), *(Faults(),) * 2))  # however fast they are: the first answers are lost
+        history += raced(tmp_path, 200, torn, store.url, meanwhile=lambda: setattr(line, "answers", next(turns)))
     tokens, requests = held_for_certain(history)
     assert tokens <= LIMIT_TOKENS and requests <= LIMIT_REQUESTS
     lost = [one for one in history if not one.answers]
     assert lost, "some answers were lost"
     order = witness(history, Book(600_000, 600_000))
     assert len(order) >= len(history) - len(lost)
-
-
-def _now_and_then(line: FaultProxy) -> None:
-    line.answers = Faults(cut_after_bytes=0) if int(time.monotonic() * 10) % 8 == 0 else Faults()
 
 
 def test_A3_a_history_of_which_one_word_is_changed_has_no_witness(tmp_path: Path) -> None:

@@ -52,7 +52,9 @@ def load(
     arrivals: Annotated[Arrivals, typer.Option(help="trace: its own, stretched to the rate")] = Arrivals.POISSON,
     patience: Annotated[float, typer.Option(min=0.01, help="Seconds without a first token before a client leaves")] = 2.0,
     ttft_slo: Annotated[float, typer.Option(min=0.001, help="Seconds to the first token that count as good")] = 1.0,
-    limit: Annotated[float, typer.Option(min=0.1, help="Seconds for an answer before a client leaves, and for asking again")] = 60.0,
+    limit: Annotated[
+        float, typer.Option(min=0.1, help="Seconds for an answer, and for asking again, before a client leaves")
+    ] = 60.0,
     retries: Annotated[Retries, typer.Option(help="sdk: as the stock OpenAI client does")] = Retries.NONE,
     api: Annotated[Api, typer.Option(help="The route to call")] = Api.CHAT,
     exact: Annotated[bool, typer.Option(help="Ask for exact output lengths with ignore_eos")] = True,
