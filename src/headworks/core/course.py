@@ -87,10 +87,11 @@ class Course:
             return None
         self._desk.move(life, "first_byte")
         life.first_byte_s = now_s
-        replica = life.replica
+        replica, closes = life.replica, False
         if replica is not None:
             if not replica.breaker.is_closed:
                 replica.breaker.began(event.execution, now_s)
+                closes = replica.breaker.is_closed
             self._learn_first_byte(life, replica, now_s)
             replica.unstamped[life.execution.id] = now_s
         self._desk.set_timer(life, life.request.finish_by_s)
@@ -100,7 +101,7 @@ class Course:
             self._desk.ask(life, start, now_s)
         else:
             self._desk.ask_with_next(life, start, now_s)
-            if not life.reading_tokens:
+            if not life.reading_tokens and not closes:
                 return None
         if life.reading_tokens:
             self._desk.has_read(life)
@@ -182,7 +183,7 @@ class Course:
             replica.refused_connection(now_s)
             self._failed(life, now_s)
         elif event.reason == "busy" and replica is not None:
-            replica.busy_until_s = max(replica.busy_until_s, now_s + event.retry_after_s)
+            replica.refused_as_busy(event.retry_after_s, now_s)
         life.failed = True
         again = life.wanted and life.state == SENT and event.reason != "fault"
         self._settle(life, "not_sent", "E0", now_s, report=not again)
@@ -199,6 +200,9 @@ class Course:
         if replica is not None:
             replica.unproved.setdefault(life.execution.id, now_s)
             self._desk.observe(replica.name, now_s)
+        if event.answered and life.lane.pool.spill is not None:  # it runs on nobody's engine of ours, and nothing more comes
+            life.failed = True
+            self.evidence(Evidence(event.execution, "E1"), now_s)
 
     def silent(self, event: EngineSilent, now_s: float) -> None:
         life = self._desk.runs.get(event.execution)

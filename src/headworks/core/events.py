@@ -100,6 +100,8 @@ class EngineLost:
 
     execution: str
     cause: str
+    answered: bool = False
+    """Its whole answer came, and was an error of the engine's."""
 
 
 @dataclass(slots=True)

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from headworks.core import metering
 from headworks.core.effects import Serve
@@ -27,7 +27,7 @@ from headworks.core.forecast import saw_nothing
 from headworks.core.life import QUEUED
 from headworks.core.policy import INFINITE_S, Policy, StepPolicy
 from headworks.core.reasons import REASONS
-from headworks.core.types import Request, Variant
+from headworks.core.types import REASON, Request, Variant
 
 if TYPE_CHECKING:
     from headworks.core.changes import Changes
@@ -41,6 +41,9 @@ CHANGE_S = 5.0
 """A class changes at most so often."""
 LAST_S = 0.02
 """So long before its time is over a request that waits is tried elsewhere: a timer is late, and asking takes a moment."""
+VALUE: Final = 2
+LIMIT: Final = 3
+"""Places in a `Row`."""
 LATE_S = 0.25
 """By so much more its class's wait may be passed for an answer that comes of it."""
 GoOn = Callable[["Life", float], None]
@@ -171,8 +174,8 @@ class Fallback:
 
     def expire(self, life: Life, now_s: float) -> None:
         """It can no longer start in time in its own pool, or is about to. Elsewhere it may, if that is now."""
-        if life.state == QUEUED and life.lane.cascade is not None:
-            if self.instead(life, life.blocked_by or "queue_timeout", now_s, at_once=True):
+        if life.lane.cascade is not None:
+            if life.state == QUEUED and self.instead(life, life.blocked_by or "queue_timeout", now_s, at_once=True):
                 return
             if now_s < life.start_by_s:
                 self._desk.set_timer(life, life.start_by_s)
@@ -187,6 +190,8 @@ class Fallback:
         cascade, request = life.lane.cascade, life.request
         if cascade is None or REASONS[reason].scope not in FOR_WANT_OF or request.leeway is None:
             return False
+        if any(row[REASON] in metering.AT_ONCE and row[VALUE] > row[LIMIT] for row in life.rows):
+            return False  # its tenant's rate, quota or retries are used up as well
         self._desk.cascades.refused(cascade, request.service_class, life.lane.pool, now_s)
         for step in cascade.in_force():
             if step.action == "cached" and request.leeway.is_kept:
@@ -210,6 +215,8 @@ class Fallback:
         heir, free = desk.decider.look(there, life.number, lane, discipline, now_s, counts=False)
         if pool.spill is not None and not pool.spill.affords(heir.work, step.model, now_s):
             return False
+        if lane.metered and any(row[VALUE] > row[LIMIT] for row in metering.again(heir, now_s)):
+            return False  # its tenant's quota does not bear what it costs there
         if not free and (at_once or desk.decider.refusal(heir, discipline, now_s)):
             return False
         if at_once and not self._still_helps(heir, now_s):
@@ -261,7 +268,7 @@ class Fallback:
         desk = self._desk
         self._let_go(life, now_s)
         heir.subscribers, heir.sharers, heir.told_s = life.subscribers, life.sharers, life.told_s
-        heir.claim, heir.drawn = life.claim, life.drawn
+        heir.claim, heir.drawn, heir.decision = life.claim, life.drawn, life.decision
         life.subscribers, life.sharers, life.claim, life.drawn, life.reported = [], None, "", (), True
         if heir.claim:
             desk.claims[heir.claim] = heir

@@ -289,10 +289,10 @@ class Gate:
         if event.reason == "busy":
             self._desk.wake(pool.sent_back(None, event.reason, now_s))
         closed = now_s >= life.start_by_s or self._changes.closed(pool, now_s)
-        if not closed and (event.reason == "late" or pool.retries.spend()):
+        if not closed and (event.reason in ("late", "gone") or pool.retries.spend()):
             self._again(life, pool, now_s)
         else:
-            self._refusing.refuse(life, life.end_reason, now_s)
+            self._refusing.refuse(life, life.end_reason or "queue_timeout", now_s)
 
     def _again(self, life: Life, pool: Pool, now_s: float) -> None:
         """The same arrival at its old place, as a new attempt; the old one is only settled any more."""

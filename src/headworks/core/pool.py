@@ -249,7 +249,7 @@ class Pool:
             reason = self.single.room(work, lane, now_s, request.model)
             return (None, reason) if reason else (self.single, "")
         best: Replica | None = None
-        blocked_by, rank = "no_replica", (False, 0.0)
+        blocked_by, rank = "no_replica", (False, False, 0.0)
         plain = lane.cascade is not None and lane.cascade.avoids_speculation
         begins = len(request.prefix) > 0 and self.policy.follows_prefixes
         begun_at, begun_ratio = self.affinity.where(request.prefix) if begins else ("", 0.0)
@@ -263,7 +263,7 @@ class Pool:
             if begins:
                 saved_tokens = begun_ratio * work.prefill_tokens if replica.name == begun_at else 0.0
                 cost = cost_tokens(replica, saved_tokens, requests_mean)
-            own = (plain and replica.speculative, cost)
+            own = (now_s < replica.avoid_until_s, plain and replica.speculative, cost)
             if best is None or own < rank:
                 best, rank = replica, own
         return best, "" if best is not None else blocked_by

@@ -73,7 +73,12 @@ class Refusing:
         self.turn_away(life, NEVER, now_s)
 
     def quota_gone(self, life: Life, shortfalls: Sequence[Shortfall], now_s: float) -> None:
-        """The ledger refused it for a period's quota, which no waiting cures."""
+        """The ledger refused it for a period's quota, which no waiting cures; or for what may be spent on a spill."""
+        purse = life.lane.pool.spill
+        if purse is not None and any(short.scope == purse.quota.scope for short in shortfalls):
+            purse.spent_s = now_s  # its tenant can do nothing about that, and nobody's budget but the operator's is used up
+            self.turn_away(life, "queue_timeout", now_s)
+            return
         life.rows += shortfall_rows(shortfalls, GONE)
         self.turn_away(life, GONE, now_s)
 

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 Runs = Mapping[str, "Life"]
 DOWN_S = 1.0
 """A replica that refused a connection is left alone this long, or until a sample of it arrives."""
+AVOID_S = 1.0
+"""Where there are others, one that was busy is asked last for so long, and for longer if it said so."""
+BUSY_S_MAX = 60.0
+"""However much later an engine wants to be asked again: it is asked after so long."""
 BROKEN = "breaker_open"
 UNCOUNTED_S = float("inf")
 """Left alone until a sample has been counted."""
@@ -35,6 +39,7 @@ class Replica:
         "_kv_ratio",
         "_kv_until_s",
         "_runs",
+        "avoid_until_s",
         "breaker",
         "busy_until_s",
         "capacity",
@@ -91,6 +96,8 @@ class Replica:
         self._kv_until_s = float("-inf")
         self.down_until_s = 0.0
         self.breaker = Breaker(policy.breaker)
+        self.avoid_until_s = 0.0
+        """It refused something as busy a moment ago: others of its pool are asked first."""
         self.busy_until_s = 0.0
         """It refused something as busy, and said not to come back before then."""
         self.memory = Memory(self, runs)
@@ -154,6 +161,12 @@ class Replica:
     def refused_connection(self, now_s: float) -> None:
         """Nobody listens there: leave it alone for a moment."""
         self.down_until_s = max(self.down_until_s, now_s + DOWN_S)
+
+    def refused_as_busy(self, retry_after_s: float, now_s: float) -> None:
+        """It has no room, whatever we have there."""
+        told_s = min(retry_after_s, BUSY_S_MAX)
+        self.busy_until_s = max(self.busy_until_s, now_s + told_s)
+        self.avoid_until_s = now_s + max(told_s, AVOID_S)
 
     def take_stock(self) -> None:
         """Another life's work may run there: send nothing until a look at it has been counted, if it can be looked at."""

@@ -52,6 +52,6 @@ def heir_of(life: Life) -> Life:
     heir.subscribers, life.subscribers = life.subscribers, []
     heir.sharers, life.sharers = life.sharers, None
     heir.drawn, life.drawn, heir.retry_kind = life.drawn, (), life.retry_kind
-    heir.variant = life.variant
+    heir.variant, heir.decision, heir.told_s = life.variant, life.decision, life.told_s
     life.reported = True
     return heir

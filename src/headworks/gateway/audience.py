@@ -110,6 +110,7 @@ class Audience:
         "_source",
         "_status",
         "_wall_s",
+        "degraded",
         "ended",
         "failed",
         "started",
@@ -130,6 +131,8 @@ class Audience:
         """A head has been sent, so an error can only be an event and a broken stream."""
         self.ended = False
         self.failed = False
+        self.degraded = ""
+        """What was made of the request that it answers, for whoever gets it later."""
 
     # who listens
 
@@ -154,6 +157,12 @@ class Audience:
         client.on_gone(member.leave)
         client.on_flow(member.fall_behind, member.catch_up)
         return True
+
+    def tell(self, client: Client, headers: Headers | bytes) -> None:
+        """Another attempt is to give the answer, of which other things are to be said: no head has been sent yet."""
+        for member in self._members:
+            if member.client is client:
+                member.headers = headers
 
     def left(self, member: _Member) -> None:
         """For a member: its client is gone."""

@@ -9,7 +9,7 @@ from headworks.core.types import Execution, Usage
 from headworks.gateway.answers import Answers
 from headworks.gateway.audience import Audience
 from headworks.gateway.equals import Equals, Name
-from headworks.gateway.relay import Relay
+from headworks.gateway.relay import ANSWERED, Relay
 from headworks.gateway.runner import Runner
 
 
@@ -71,7 +71,7 @@ class Follow:
 
     def lost(self, cause: str) -> None:
         self._outcome = "lost"
-        self._runner.feed(events.EngineLost(self._id, cause))
+        self._runner.feed(events.EngineLost(self._id, cause, cause.startswith(ANSWERED)))
 
     def not_sent(self, reason: str) -> None:
         self._outcome = ""

@@ -248,9 +248,10 @@ class Proxy:
         keeps = call.equal is not None and run.variant is None and not shared
         if audience is None:
             audience = self.answers.open(execution.id) if shared else Audience(self.wall_s, *self.equals.memory(keeps))
-            self.seat(call, audience, run.decision)
         elif shared:
             self.answers.send_on(execution.id, audience)
+        audience.degraded = run.decision.degraded
+        self.seat(call, audience, run.decision)
         rate = self._rates.get(engine.replica)
         if rate is None:
             rate = self._rates[engine.replica] = EventRate()
@@ -288,9 +289,12 @@ class Proxy:
     def seat(self, call: ProxyCall, audience: Audience, decision: Decision) -> bool:
         """Let a call's client have this answer. False: what there was of it is not kept."""
         lines = own_lines(call.ids, decision.waited_s, self.allowance(call.request.key.tenant, call.request.client))
-        if decision.degraded:
-            lines += b"Headworks-Degraded: %b\r\n" % decision.degraded.encode("latin-1", "replace")
-        if not audience.join(call.exchange, call.ids, lines, call.ended):
+        degraded = decision.degraded or audience.degraded
+        if degraded:
+            lines += b"Headworks-Degraded: %b\r\n" % degraded.encode("latin-1", "replace")
+        if call.audience is audience:  # since an earlier attempt
+            audience.tell(call.exchange, lines)
+        elif not audience.join(call.exchange, call.ids, lines, call.ended):
             return False
         call.audience = audience
         return True
@@ -342,9 +346,7 @@ class ProxyCall:
             raise
 
     def join(self, execution: str, decision: Decision) -> bool:
-        if self.audience is not None:  # since an earlier attempt
-            return True
-        audience = self._proxy.answers.find(execution)
+        audience = self.audience or self._proxy.answers.find(execution)
         return audience is not None and self._proxy.seat(self, audience, decision)
 
     def serve(self, decision: Decision) -> None:

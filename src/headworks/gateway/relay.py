@@ -26,6 +26,7 @@ from headworks.gateway.follower import Follower
 from headworks.gateway.outlet import ANSWER_BYTES_MAX, Outlet
 from headworks.gateway.reply import hint_s
 
+ANSWERED = "the engine answered"
 HIDDEN_STATUSES = frozenset({401, 403, 407})
 """The engine's opinion of our own credentials is nothing a client could act on."""
 
@@ -303,7 +304,7 @@ class Relay:
             self._told = True
             self._follower.busy(hint_s(self._headers))
         elif status >= 500:
-            self._lost(f"the engine answered {status}")
+            self._lost(f"{ANSWERED} {status}")
         elif status < 400 or status in HIDDEN_STATUSES:
             self._audience.fail("upstream_lost")
             self._stopped("failed", WireUsage(), None, failed=True)

@@ -317,8 +317,13 @@ class Runner:
 
     def _serve(self, effect: effects.Serve) -> None:
         call = self._calls.get(effect.id)
-        if call is not None:
+        if call is None:
+            return
+        try:
             call.serve(effect.decision)
+        except Exception as fault:  # as of `_reply`
+            self.faulted(effect, fault)
+            call.fail(fault)
 
     def _attach(self, effect: effects.Attach) -> None:
         call = self._calls.get(effect.id)
