@@ -21,6 +21,7 @@ from headworks import RUNS_AS, __version__
 from headworks.cli.key_notes import key_notes
 from headworks.cli.workers import supervise
 from headworks.config import build, ledger_url, load, options
+from headworks.config.problems import ConfigError
 from headworks.ledgers.base import LedgerError
 
 if TYPE_CHECKING:
@@ -61,28 +62,37 @@ def serve(
         chosen = loaded.config_or_raise()
         for warning in key_notes(loaded, os.environ, time.time())[0]:
             typer.echo(f"note: {warning}", err=True)
-    chosen = options.with_options(
-        chosen, os.environ, listen=listen, admin=admin, workers=workers, observe=observe, exposed_ok=exposed
+    as_asked = partial(
+        options.with_options,
+        environment=os.environ,
+        listen=listen,
+        admin=admin,
+        workers=workers,
+        observe=observe,
+        exposed_ok=exposed,
     )
+    chosen = as_asked(chosen)
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
     if chosen.server.workers > 1 and worker is None:
         raise typer.Exit(asyncio.run(supervise(sys.argv[1:], chosen.server.workers)))
-    _run(chosen, config, exposed, as_json, worker)
+    _run(chosen, as_asked, config, exposed, as_json, worker)
 
 
-def _run(chosen: Config, file: Path | None, exposed: bool, as_json: bool, worker: int | None) -> None:
+def _run(
+    chosen: Config, as_asked: Callable[[Config], Config], file: Path | None, exposed: bool, as_json: bool, worker: int | None
+) -> None:
     from headworks.engines.base import EngineError
     from headworks.gateway.app import App
     from headworks.gateway.counting import TokenizerError
 
     try:
         name = "gateway" if worker is None else f"gateway-{worker}"
-        app = App(build.policy(chosen, number=1), build.settings(chosen, os.environ, worker or 1), name=name)
+        app = App(build.policy(chosen, number=_number()), build.settings(chosen, os.environ, worker or 1), name=name)
     except (LedgerError, TokenizerError, EngineError) as error:
         _could_not_start(str(error))
     except OSError as error:
         _could_not_start(f"{error.filename}: {error.strerror}")
-    reload = partial(_reload, file=file, exposed=exposed, worker=worker or 1)
+    reload = partial(_reload, file=file, as_asked=as_asked, exposed=exposed, worker=worker or 1)
     try:
         import uvloop
     except ImportError:
@@ -115,11 +125,20 @@ async def _serve(app: App, reload: Reload, as_json: bool) -> None:
         asyncio.create_task(_say_capacity(app, as_json)),
         asyncio.create_task(_reload_when_asked(asked, app, reload)),
     ]
+    if app.settings.workers > 1:
+        beside.append(asyncio.create_task(_end_with(os.getppid(), stop)))
     await stop.wait()
     for task in beside:
         task.cancel()
     typer.echo(f"draining, at most {app.settings.drain_s:g} s", err=True)
     await app.stop()
+
+
+async def _end_with(supervisor: int, stop: asyncio.Event) -> None:
+    """A supervisor that was killed has told nobody: its ports are wanted by the next one."""
+    while os.getppid() == supervisor:
+        await asyncio.sleep(1.0)
+    stop.set()
 
 
 async def _charged(app: App) -> int | None:
@@ -208,7 +227,14 @@ async def _reload_when_asked(asked: asyncio.Event, app: App, reload: Reload) -> 
             log.exception("the reload failed")
 
 
-async def _reload(app: App, file: Path | None, exposed: bool, worker: int) -> None:
+def _number() -> int:
+    """Of a policy that is read now: a shared ledger outlives its gateways, so theirs go on counting from the last one's."""
+    return time.time_ns() // 1_000_000
+
+
+async def _reload(
+    app: App, file: Path | None, exposed: bool, worker: int, as_asked: Callable[[Config], Config] = lambda config: config
+) -> None:
     """The file again, whole, or not at all. A thousand tenants take half a second to check: beside the loop."""
     if file is None:
         return
@@ -217,12 +243,17 @@ async def _reload(app: App, file: Path | None, exposed: bool, worker: int) -> No
         for problem in loaded.problems:
             typer.echo(f"not reloaded: {problem}", err=True)
         return
-    wanted = build.settings(loaded.config, os.environ, worker)
+    try:
+        config = await asyncio.to_thread(as_asked, loaded.config)
+    except ConfigError as error:
+        typer.echo(f"not reloaded: {error}", err=True)
+        return
+    wanted = build.settings(config, os.environ, worker)
     fixed = app.fixed(wanted)
     if fixed:
         typer.echo(f"not reloaded: {', '.join(fixed)} can only change with a restart", err=True)
         return
-    policy = await asyncio.to_thread(build.policy, loaded.config, number=app.policy.number + 1)
+    policy = await asyncio.to_thread(build.policy, config, number=max(app.policy.number + 1, _number()))
     await app.reload(policy, wanted)
     typer.echo(f"reloaded, policy {app.policy.version}")
     sys.stdout.flush()

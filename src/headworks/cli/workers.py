@@ -9,6 +9,7 @@ single gateway does.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 import sys
 from collections.abc import Sequence
@@ -49,26 +50,37 @@ class _Supervisor:
 
     async def _keep(self, number: int) -> int:
         """One worker, started as often as it dies. Its last exit status."""
-        loop, deaths = asyncio.get_running_loop(), 0
+        loop, deaths, is_first = asyncio.get_running_loop(), 0, True
         while True:
             began_s = loop.time()
-            process = await asyncio.create_subprocess_exec(*command(self._arguments, number))
-            self._processes[number] = process
-            if self._over.is_set():  # the signal came while it was being started
-                process.send_signal(signal.SIGTERM)
-            status = await process.wait()
-            del self._processes[number]
+            status = await self._live(number)
             if self._over.is_set():
                 return max(0, status)
-            if status == COULD_NOT_START:
+            has_settled = loop.time() - began_s >= SETTLED_S
+            if status == COULD_NOT_START and is_first and not has_settled:
                 self._end()
                 return status
-            deaths = 0 if loop.time() - began_s >= SETTLED_S else deaths
+            is_first = False
+            deaths = 0 if has_settled else deaths
             pause_s = AGAIN_S[min(deaths, len(AGAIN_S) - 1)]
             deaths += 1
             typer.echo(f"headworks: worker {number} ended with {status} and is started again in {pause_s:g} s", err=True)
             if await self._ends_within(pause_s):
                 return 0
+
+    async def _live(self, number: int) -> int:
+        """One process, from its start to its end."""
+        try:
+            process = await asyncio.create_subprocess_exec(*command(self._arguments, number))
+        except OSError as error:  # no memory, or too many processes: the others serve on
+            typer.echo(f"headworks: worker {number} cannot be started: {error.strerror}", err=True)
+            return COULD_NOT_START
+        self._processes[number] = process
+        if self._over.is_set():  # the signal came while it was being started
+            self._tell(signal.SIGTERM)
+        status = await process.wait()
+        del self._processes[number]
+        return status
 
     async def _ends_within(self, seconds: float) -> bool:
         try:
@@ -84,4 +96,5 @@ class _Supervisor:
 
     def _tell(self, number: signal.Signals) -> None:
         for process in self._processes.values():
-            process.send_signal(number)
+            with contextlib.suppress(ProcessLookupError):  # it has ended in this very turn
+                process.send_signal(number)

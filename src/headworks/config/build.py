@@ -34,6 +34,8 @@ from headworks.core.policy import (
 ANONYMOUS = "anonymous"
 DEFAULT_CLASS = "interactive"
 VERSION_LENGTH = 12
+OWN_SECTIONS = ("server", "log", "usage")
+"""What each gateway of a fleet may have otherwise under the same policy: ports, files, observing."""
 PREEMPTIONS_UNTOLD = ("sglang", "llamacpp")
 """Engines of which it is not seen that their memory is full: SGLang's pages do not count it, llama.cpp fails everybody."""
 SPILL_LOOK_S = 30.0
@@ -66,7 +68,7 @@ def policy(config: Config, *, number: int) -> Policy:
 
 def version(config: Config) -> str:
     """Names a configuration by its content. Secrets are references in it, so rotating one keeps the version."""
-    return sha256(config.model_dump_json(by_alias=True).encode()).hexdigest()[:VERSION_LENGTH]
+    return sha256(config.model_dump_json(by_alias=True, exclude=set(OWN_SECTIONS)).encode()).hexdigest()[:VERSION_LENGTH]
 
 
 def _class(name: str, section: ServiceClass, config: Config) -> ClassPolicy:

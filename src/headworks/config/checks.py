@@ -173,6 +173,10 @@ def _listeners(config: Config) -> Iterator[Finding]:
     if listen.port and listen == admin:
         paths: tuple[Path, ...] = (("server", "admin"), ("server", "listen"))
         yield Finding(paths, f"{config.server.admin} is also where clients connect; choose another port")
+    last = admin.port + config.server.workers - 1
+    if admin.port and (last > 65_535 or (admin.host == listen.host and admin.port < listen.port <= last)):
+        text = f"{config.server.workers} workers have the admin ports {admin.port} to {last}, which are not all free"
+        yield Finding((("server", "admin"), ("server", "workers")), text)
 
 
 def plain_beside_speculative(config: Config) -> bool:

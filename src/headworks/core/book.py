@@ -107,10 +107,11 @@ class Book(Leases):
 
     def _set_limits(self, command: SetLimits) -> Answer:
         """The newest policy's limits are everybody's; an older gateway's word changes nothing."""
-        if command.policy_number < self._policy[0]:
+        keeps = command.policy_version == self._policy[1]
+        if command.policy_number < self._policy[0] and not keeps:
             return self._answer("set_limits", "", "refused")
-        self._policy = (command.policy_number, command.policy_version)
-        self.counters.set(command.limits, command.floors, command.committed)
+        self._policy = (max(command.policy_number, self._policy[0]), command.policy_version)
+        self.counters.set(command.limits, command.floors, command.committed, keeps)
         return self._answer("set_limits", "", "ok")
 
     def _waits_for_room(self, command: Waits) -> Answer:

@@ -135,9 +135,20 @@ class Counters:
                 if counter.held > counter.limit:
                     counter.excess = max(counter.excess, counter.held)
 
-    def set(self, limits: Iterable[tuple[str, str, int]], floors: tuple[Floor, ...], committed: Charges = ()) -> None:
-        """Replace every limit and floor. What is held stays held, and what is committed as long as there is a limit."""
-        for counter in self._counters.values():
+    def set(
+        self, limits: Iterable[tuple[str, str, int]], floors: tuple[Floor, ...], committed: Charges = (), keeps: bool = False
+    ) -> None:
+        """Replace every limit and floor. What is held stays held, and what is committed as long as there is a limit.
+
+        `keeps`: by the policy in force, so what is not named is only not known there (an engine not reached yet, a period in
+        which nobody has asked) and stays, save periods of a quota before the one that is named.
+        """
+        limits = tuple(limits)
+        named = {(scope, unit) for scope, unit, _ in limits}
+        periods = {scope.rpartition("@")[0]: scope for scope, _, _ in limits if "@" in scope}
+        for (scope, unit), counter in self._counters.items():
+            if keeps and (scope, unit) not in named and scope >= periods.get(scope.rpartition("@")[0], ""):
+                continue
             counter.limit = UNLIMITED
             counter.excess = 0
         for scope, unit, amount in limits:

@@ -247,7 +247,9 @@ class Boot:
         for life in self._desk.runs.values():
             if life.replica is not None and life.first_byte_s is not None:
                 life.replica.unstamped[life.execution.id] = life.first_byte_s
-        self.recovery.begin(self.owners, self.wards, self._lost_s - self._heard_s, now_s)
+        # Away for longer than a lease, the last store may have gone on for others, and taken boots in that nobody here knows.
+        known_until_s = self._lost_s if now_s < self.lease_until_s else now_s
+        self.recovery.begin(self.owners, self.wards, known_until_s - self._heard_s, now_s)
         self.fenced(now_s)
 
     def fenced(self, now_s: float) -> None:

@@ -24,7 +24,7 @@ def limits_of(desk: Desk) -> Iterator[Charge]:
         limits = [replica.memory.limit() for replica in pool.replicas.values()]
         known = [limit for limit in limits if limit is not None]
         stated = pool.policy.active_tokens_max
-        if known or stated is not None:
+        if stated is not None or (known and len(known) == len(limits)):
             yield Charge(f"pool:{pool.name}", "tokens", sum(known) if stated is None else stated)
         for replica, limit in zip(pool.replicas.values(), limits, strict=True):
             if limit is not None:

@@ -55,6 +55,8 @@ class Recovery:
         """Nobody can have held anything whom this boot does not remember."""
         self._missing: set[Owner] = set()
         """Boots that were remembered and have not told everything yet."""
+        self._is_first = True
+        """No store has told it of anybody yet."""
         self._is_known = False
         """This boot has stood in the ledger for long enough: the others know it."""
 
@@ -70,6 +72,7 @@ class Recovery:
         one is missing in this one too.
         """
         self._knows_all = (self.is_over or self._knows_all) and unheard_s < NEWCOMER_S
+        self._is_first = self._is_first and not set(owners)
         self._missing = (self._missing if self._desk.recovers else set()) | set(owners) - {self._desk.owner}
         self._desk.recovers = True
         self._changed_s, self._first_beat_s = now_s, INFINITE_S
@@ -133,10 +136,8 @@ class Recovery:
             return
         self._missing -= set(owners)
         self._first_beat_s = min(self._first_beat_s, now_s)
-        if not self._is_known:
-            is_over = now_s >= self._first_beat_s + NEWCOMER_S
-        else:
-            is_over = (self._knows_all and not self._missing) or now_s >= self._changed_s + self._desk.policy.lease_s
+        has_all = (self._knows_all and not self._missing) or now_s >= self._changed_s + self._desk.policy.lease_s
+        is_over = (self._is_known or now_s >= self._first_beat_s + NEWCOMER_S) and (self._is_first or has_all)
         self._desk.recovers = not is_over
         self._is_known = self._is_known or is_over
 

@@ -97,14 +97,20 @@ class SharesStore:
     def changed(self, epoch: str) -> None:
         """The store answers, and is another one than before, or the first."""
         self._epoch = epoch
-        self._alone = None
+        self._back()
         self._changed(epoch)
 
     def _answers_again(self, answers: list[Answer]) -> None:
         """The same store as before answers: it knows nothing of what was done without it."""
         if self._alone is not None:
-            self._alone = None
+            self._back()
             self._changed(self._epoch)
+
+    def _back(self) -> None:
+        """Not all come back at once: who was of the fleet counts for another lease."""
+        if self._alone is not None:
+            self._listed_ms = dict.fromkeys(self._fleet, self._clock_ms())
+        self._alone = None
 
     # alone
 

@@ -186,6 +186,9 @@ class ValkeyStore:
                 await asyncio.wait_for(self._open(), CONNECT_S)
             except (StoreLost, StoreError, LedgerError, TimeoutError) as error:
                 self._lose(str(error) or f"{self._place} did not answer for {CONNECT_S:g} s")
+            except Exception as error:  # a server that says what none should: the next look may find another
+                log.exception("the ledger at %s cannot be opened", self._place)
+                self._lose(repr(error))
             else:
                 tries = 0
                 await self._over.wait()

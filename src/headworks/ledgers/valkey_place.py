@@ -54,7 +54,7 @@ async def _of_cluster(door: Door, key: str) -> Door:
     assert isinstance(slot, int) and isinstance(told, list)
     for first, last, node, *_ in told:
         if first <= slot <= last:
-            return door.at(node[0].decode() or door.host, int(node[1]))
+            return door.at((node[0] or b"").decode() or door.host, int(node[1]))
     raise StoreLost(f"nobody in the cluster has slot {slot}")
 
 

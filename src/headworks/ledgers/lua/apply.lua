@@ -65,11 +65,12 @@ end
 
 -- The newest policy's limits are everybody's; an older gateway's word changes nothing.
 local function set_limits(command)
-  if command.policy_number < book.policy_number then
+  local keeps = command.policy_version == book.policy_version
+  if command.policy_number < book.policy_number and not keeps then
     return full("refused")
   end
-  book.policy_number, book.policy_version = command.policy_number, command.policy_version
-  counters.set(command.limits, command.floors, command.committed)
+  book.policy_number, book.policy_version = math.max(command.policy_number, book.policy_number), command.policy_version
+  counters.set(command.limits, command.floors, command.committed, keeps)
   return full("ok")
 end
 

@@ -183,12 +183,26 @@ function counters.commit(charges)
 end
 
 -- Replace every limit and floor; what is held stays held, and what is committed as long as there is a limit.
-function counters.set(limits, floors, committed)
+function counters.set(limits, floors, committed, keeps)
+  local told, periods = {}, {}
+  for _, limit in ipairs(limits) do
+    told[limit[2] .. "\0" .. limit[1]] = true
+    local quota = string.match(limit[1], "^(.*)@")
+    if quota then
+      periods[quota] = limit[1]
+    end
+  end
+  local names = {}
   for name in pairs(counter_shelf:all()) do
+    names[#names + 1] = name
+  end
+  for _, name in ipairs(names) do
     local unit, scope = string.match(name, "^(%Z*)%z(.*)$")
-    local counter = counters.of(scope, unit)
-    counter.limit, counter.excess = LIMIT.UNLIMITED, 0
-    counter_shelf.changed[name] = true
+    local counter, period = counters.of(scope, unit), periods[string.match(scope, "^(.*)@") or ""]
+    if not keeps or told[name] or (period and scope < period) then
+      counter.limit, counter.excess = LIMIT.UNLIMITED, 0
+      counter_shelf.changed[name] = true
+    end
   end
   for _, limit in ipairs(limits) do
     local counter = counters.of(limit[1], limit[2])

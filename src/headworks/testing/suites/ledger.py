@@ -97,7 +97,7 @@ def case_A2_what_is_committed_counts_until_its_limit_is_gone(opened: Opened) -> 
     for number, told, stands in ((2, 200, 250), (3, 400, 400), (4, 0, 400)):
         ledger.ask(SetLimits("policy", number, (limit,), (), (Charge(quota, "tokens", told),)))
         assert ledger.held(quota) == stands
-    ledger.ask(SetLimits("policy", 5, ()), SetLimits("policy", 6, (limit,)))
+    ledger.ask(SetLimits("without", 5, ()), SetLimits("policy", 6, (limit,)))
     assert ledger.held(quota) == 0
     assert opened.check() == []
 
