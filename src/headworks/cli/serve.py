@@ -136,7 +136,7 @@ async def _serve(app: App, reload: Reload, as_json: bool) -> None:
 
 async def _end_with(supervisor: int, stop: asyncio.Event) -> None:
     """A supervisor that was killed has told nobody: its ports are wanted by the next one."""
-    while os.getppid() == supervisor:
+    while os.getppid() == supervisor:  # noqa: ASYNC110 (nobody can set an event for it)
         await asyncio.sleep(1.0)
     stop.set()
 

@@ -11,7 +11,7 @@ hold a password.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from urllib.parse import unquote, urlsplit
 
 SHARED = re.compile(r"(valkeys?)(?:\+(sentinel|cluster))?://(\S+)")
@@ -28,7 +28,7 @@ class LedgerPlace:
     addresses: tuple[tuple[str, int], ...]
     database: int
     username: str | None
-    password: str | None
+    password: str | None = field(repr=False)
     primary: str
     """What the sentinels call it."""
 

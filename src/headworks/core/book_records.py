@@ -147,7 +147,7 @@ class Records:
     def _name(self, key: RequestKey, execution: str) -> None:
         """This is the key's newest execution from now on. The one before has to be told again, as that no longer."""
         former = self._keys.get(key)
-        if former is not None and former != execution:
+        if former is not None and former != execution and self._entries[former].forget_ms:
             self.ended_count += 1
             self._forgetting[KEYED].append((self._entries[former].forget_ms, former))
         self._keys[key] = execution

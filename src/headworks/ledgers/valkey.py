@@ -47,7 +47,15 @@ CALL_S = 2.0
 CONNECT_S = 3.0
 AGAIN_S = (0.02, 0.05, 0.1, 0.2, 0.5)
 VERSION_MIN = 7
-ELSEWHERE = ("READONLY", "MOVED", "ASK", "LOADING", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "NOAUTH", "ERR Function not found")
+ELSEWHERE = (
+    *("READONLY", "MOVED", "ASK", "LOADING", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "NOAUTH", "NOPERM", "OOM", "MISCONF"),
+    *(
+        "NOREPLICAS",
+        "ERR Function not found",
+        "ERR Attempted to access a non local key",
+        "ERR Script attempted to access a non",
+    ),
+)
 """Errors after which the server, or the way to it, is looked for anew."""
 
 Answered = Callable[[list[Answer]], None]
@@ -304,7 +312,7 @@ async def _run_id(line: Line) -> str:
         raise StoreLost("the server is a replica")
     if int(facts["redis_version"].partition(".")[0]) < VERSION_MIN:
         raise LedgerError(f"The ledger needs Valkey, or Redis {VERSION_MIN} or newer; this is {facts['redis_version']}")
-    return facts["run_id"]
+    return f"{facts['run_id']}.{facts['master_replid']}"  # a promotion gives the second one anew
 
 
 def _explained(error: StoreError) -> Exception:

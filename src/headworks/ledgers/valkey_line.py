@@ -10,7 +10,7 @@ import asyncio
 import ssl
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import hiredis
@@ -40,7 +40,7 @@ class Door:
     port: int
     database: int = 0
     username: str | None = None
-    password: str | None = None
+    password: str | None = field(default=None, repr=False)
     tls: ssl.SSLContext | None = None
 
     def at(self, host: str, port: int) -> Door:
@@ -160,5 +160,6 @@ async def _come_in(line: Line, door: Door) -> None:
     except StoreError as error:
         kind = str(error).partition(" ")[0]
         if kind in ("NOAUTH", "WRONGPASS", "NOPERM", "ERR"):
-            raise LedgerError(f"The ledger's server {door.host}:{door.port} does not let us in: {error}") from error
-        raise StoreLost(str(error)) from error
+            said = str(error) if kind != "ERR" else "ERR"  # an unknown command is repeated with its words: the password
+            raise LedgerError(f"The ledger's server {door.host}:{door.port} does not let us in: {said}") from None
+        raise StoreLost(kind) from None

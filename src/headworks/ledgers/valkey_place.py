@@ -34,6 +34,7 @@ class Place:
             return self.doors[0]
         failure = ""
         for door in self.doors:
+            self.doors = (*self.doors[1:], door)  # who is silent, or sends us astray, is asked last the next time
             try:
                 return await (self._of_sentinel(door) if self.kind == "sentinel" else _of_cluster(door, key))
             except StoreLost as error:
@@ -54,7 +55,8 @@ async def _of_cluster(door: Door, key: str) -> Door:
     assert isinstance(slot, int) and isinstance(told, list)
     for first, last, node, *_ in told:
         if first <= slot <= last:
-            return door.at((node[0] or b"").decode() or door.host, int(node[1]))
+            host = (node[0] or b"").decode()
+            return door.at(door.host if host in ("", "?") else host, int(node[1]))
     raise StoreLost(f"nobody in the cluster has slot {slot}")
 
 

@@ -121,10 +121,11 @@ end
 
 -- An epoch is one life of the store: its process, and when the ledger was opened for it. A process that was restarted, even
 -- with all its data, or promoted, or emptied, begins another, and whoever still talks of the one before is told so.
-local function open_for(run_id, epoch)
+local function open_for(run_id, epoch, lease_ms)
   if string.sub(epoch, 1, #run_id + 1) ~= run_id .. "@" then
     advance()
     orphan_all()
+    book.lease_ms = lease_ms -- whoever has a longer one says so with its first list
     epoch = run_id .. "@" .. string.format("%d", clock_ms()) .. "." .. string.format("%d", book.sequence)
     save(epoch)
   end
@@ -134,6 +135,7 @@ end
 local function apply(keys, arguments)
   ARGUMENTS = arguments
   begin(keys[1])
+  call("HLEN", ROOT .. ":never") -- while a slot moves, what is missing here is refused: now, and not half way
   local asked = unpacked(arguments[2])
   local kept = call("HMGET", ROOT, "schema", "epoch", "book")
   local refusal = load(kept[1], kept[3])
@@ -144,7 +146,7 @@ local function apply(keys, arguments)
   book.remember_ms, book.records_max = asked.remember_ms, asked.records_max
   book.lease_ms = math.max(book.lease_ms, asked.lease_ms)
   if not asked.epoch then
-    return open_for(asked.run_id, epoch)
+    return open_for(asked.run_id, epoch, asked.lease_ms)
   elseif asked.epoch ~= epoch then
     return pack("changed", epoch)
   end

@@ -300,19 +300,32 @@ local function parted(member)
 end
 
 -- Marks whose time is over are dormant, and forgotten if they are not renewed. Once for a list: its time stands still.
+-- A call that failed half way may have left the entry of a mark that was never written.
+function Turns:drop_or_strike(member)
+  local mark = self:mark_of(parted(member))
+  if mark then
+    self:drop(mark)
+  else
+    call("ZREM", self.stale, member)
+  end
+end
+
 function Turns:expire()
   if self.fresh + self.dormant == 0 then
     return
   end
   for _, member in ipairs(call("ZRANGEBYSCORE", self.stale, "(" .. self.expired_ms, book.now_ms)) do
     local flow, owner = parted(member)
-    self.waiting_tokens = self.waiting_tokens - self:mark_of(flow, owner).waiting_tokens
-    self.fresh, self.dormant = self.fresh - 1, self.dormant + 1
-    self:rest_if_dormant(flow)
+    local mark = self:mark_of(flow, owner)
+    if mark then
+      self.waiting_tokens = self.waiting_tokens - mark.waiting_tokens
+      self.fresh, self.dormant = self.fresh - 1, self.dormant + 1
+      self:rest_if_dormant(flow)
+    end
   end
   self.expired_ms = book.now_ms
   for _, member in ipairs(call("ZRANGEBYSCORE", self.stale, "-inf", book.now_ms - LIMIT.MARK_KEPT_MS)) do
-    self:drop(self:mark_of(parted(member)))
+    self:drop_or_strike(member)
   end
 end
 
@@ -332,9 +345,9 @@ end
 function Turns:forget(owner)
   if self.fresh + self.dormant > 0 then
     for _, member in ipairs(call("ZRANGE", self.stale, 0, -1)) do
-      local flow, whose = parted(member)
+      local _, whose = parted(member)
       if whose == owner then
-        self:drop(self:mark_of(flow, owner))
+        self:drop_or_strike(member)
       end
     end
   end
