@@ -66,7 +66,7 @@ class Bench:
         self._wake_s = float("inf")
         self._arrivals = 0
         self.feed(events.Tick())
-        for known in capacities or (capacity(),):
+        for known in (capacity(),) if capacities is None else capacities:
             self.feed(events.ReplicaDescribed(known))
         self.effects.clear()
 

@@ -317,3 +317,49 @@ def test_A7_orphans_that_were_watched_here_are_charged_in_the_new_store_too() ->
         "boot-1",
     )
     assert two.take(Abort) == []
+
+
+def test_A11_a_newcomer_waits_for_those_it_knows_of() -> None:
+    """The store is changed while it is still new: who runs 900 of 1,000 reaches the other store later than it does."""
+    first = empty()
+    one = standing(first, "boot-1")
+    running(one, 900)
+    new = Bench(limited(), book=first, boot="boot-2")
+    new.now_s = one.now_s
+    new.feed(events.StoreChanged("first"))
+    together(1.0, one, new)
+    book = empty()
+    changed(book, new)
+    together(LEASE_S - 0.5, one, new)
+    assert not admits(new, 900)
+    changed(book, one)
+    together(1.0, one, new)
+    assert book.held("tenant:acme", "tokens") == 900
+    assert admits(new, 100)
+
+
+def test_A11_who_was_cut_off_for_longer_than_a_lease_waits_for_those_it_cannot_know() -> None:
+    """Meanwhile the old store took in a boot, which runs 900 of 1,000 and reaches the new one later."""
+    first = empty()
+    one = standing(first, "boot-1")
+    together(1.0, one)
+    one.feed(events.LedgerLost())
+    one.lose_asks = True
+    together(30.0, one)
+    new = Bench(limited(), book=first, boot="boot-2")
+    new.now_s = one.now_s
+    new.feed(events.StoreChanged("first"))
+    together(6.0, one, new)
+    running(new, 900)
+    one.lose_asks = False
+    new.feed(events.LedgerLost())
+    new.lose_asks = True
+    book = empty()
+    changed(book, one)
+    together(LEASE_S - 0.5, one, new)
+    assert not admits(one, 900)
+    new.lose_asks = False
+    changed(book, new)
+    together(1.0, one, new)
+    assert book.held("tenant:acme", "tokens") == 900
+    assert admits(one, 100)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from headworks.core.book import Book
+from headworks.core.book_counters import UNLIMITED
 from headworks.core.commands import (
     Answer,
     Cancel,
@@ -135,3 +136,26 @@ def test_A7_a_clock_that_steps_back_moves_no_lease(wire: Wire) -> None:
         commands = history.commands()
         assert script.apply(commands, now_ms) == book.apply(commands, now_ms), number
     assert differences(script, book) == []
+
+
+def test_A3_the_same_policy_is_taken_whatever_its_number_and_takes_no_limit_away(wire: Wire) -> None:
+    both = Both(wire, "same-policy")
+
+    def told(version: str, number: int, *charges: tuple[str, int]) -> str:
+        limits = tuple(Charge(scope, "tokens", amount) for scope, amount in charges)
+        return both.ask(SetLimits(version, number, limits))[0].outcome
+
+    def stands() -> list[int]:
+        scopes = ("pool:p", "pool:q", *(f"quota:a@2026-11-{day}" for day in (29, 30)), "quota:b@2026-11-29")
+        return [one.limit for one in both.script.look().counters.find([(scope, "tokens", 0) for scope in scopes])]
+
+    none = UNLIMITED
+    days = (("quota:a@2026-11-29", 5), ("quota:b@2026-11-29", 6))
+    assert told("v4", 4, ("pool:p", 1_000), ("pool:q", 500), *days) == "ok"
+    assert stands() == [1_000, 500, 5, none, 6]
+    assert told("v4", 1, ("pool:p", 100), ("quota:a@2026-11-30", 7)) == "ok"
+    assert stands() == [100, 500, none, 7, 6]
+    assert told("v3", 3, ("pool:p", 7)) == "refused"
+    assert told("v5", 5, ("pool:p", 200)) == "ok"
+    assert stands() == [200, none, none, none, none]
+    assert differences(both.script, both.book) == []
