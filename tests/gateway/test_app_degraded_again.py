@@ -83,3 +83,22 @@ def test_E5_a_500_of_a_spill_releases_what_it_held_at_once(loop: str) -> None:
                 client.close()
 
     run(loop, steps())
+
+
+@both_loops
+def test_E5_whoever_shared_an_attempt_that_a_busy_engine_sent_back_is_told_of_the_next_one_too(loop: str) -> None:
+    async def steps() -> None:
+        async with beside("mini") as mini, scene(pool={"models": ["tiny"]}, pools=small(mini.url), classes=SMALLER) as s:
+            kept_in_force(s)
+            s.engines[0].faults.busy_times = 1000
+            s.app.gate._desk.pools["llama"].retries._credit = 50.0
+            first, second = await s.connect(), await s.connect()
+            for one in (first, second):
+                one.send(chat("Idempotency-Key: k1"))
+            answers = [await one.answer() for one in (first, second)]
+            assert [one.fields.get("headworks-degraded") for one in answers] == ["smaller_model=mini"] * 2
+            assert mini.requests == 1
+            for one in (first, second):
+                one.close()
+
+    run(loop, steps())
