@@ -144,6 +144,16 @@ def test_E5_a_complete_error_of_a_spill_releases_it_and_a_broken_connection_does
     assert bench.held("pool:c", "requests") == held
 
 
+def test_E5_a_complete_error_of_a_spill_releases_it_when_its_client_has_left_too() -> None:
+    bench, execution = spilled_to(AN_API)
+    bench.feed(events.ClientGone("r2"))
+    assert bench.held("pool:c", "requests") == 1
+    bench.feed(events.EngineLost(execution, "the engine answered 500", True))
+    assert bench.held("pool:c", "requests") == 0
+    quota = bench.gate._desk.pools["c"].spill.quota  # type: ignore[union-attr]
+    assert bench.held(quota.scope, "nanomoney") == quota.outstanding_nanomoney == 0
+
+
 def test_B9_a_complete_error_of_an_engine_of_ours_proves_nothing() -> None:
     bench = Bench(policy(interactive=PATIENT))
     bench.arrive(10)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from headworks.core import effects, events
 from headworks.core.book import Book
 from headworks.core.commands import Answer, Command
 from headworks.core.gate import Gate
-from headworks.core.policy import ClassPolicy, Policy, PoolPolicy, ReplicaPolicy, TenantPolicy
-from headworks.core.types import Capacity, Decision, Request, RequestKey, Usage
+from headworks.core.policy import ClassPolicy, Policy, PoolPolicy, ReplicaPolicy, StepPolicy, TenantPolicy
+from headworks.core.types import Capacity, Decision, Leeway, Request, RequestKey, Usage
 from headworks.gateway.clock import TurnClock
 from headworks.gateway.runner import Runner
 from headworks.ledgers.memory import MemoryStore
@@ -141,6 +142,33 @@ def test_F1_a_refusal_that_cannot_be_told_fails_its_caller_and_leaves_nobody_wai
         runner.admit(broken)
         await asyncio.sleep(0)
         assert isinstance(broken.fault, RuntimeError)
+
+    asyncio.run(steps())
+
+
+class Unserved(Caller):
+    """An answer is kept for it, and giving it fails."""
+
+    def serve(self, decision: Decision) -> None:
+        raise RuntimeError("no answer")
+
+
+def test_F1_a_kept_answer_that_cannot_be_given_fails_its_caller_and_leaves_nobody_waiting() -> None:
+    async def steps() -> None:
+        step = ClassPolicy("interactive", on_pressure=(StepPolicy("cached"),))
+        gate = Gate(replace(POLICY, classes={"interactive": step}), "g1", b"seed", "boot")
+        cascade = gate._desk.cascades.of("p", "interactive")
+        assert cascade is not None
+        cascade.change(1, 100.0)
+        runner = Runner(gate, Asked(), {}, Silent(), lambda: 100.0)
+        runner.feed(events.Tick())
+        await asyncio.sleep(0)
+        broken = Unserved("r1")  # nothing is known of any engine, so it would be refused
+        broken.request.leeway = Leeway(samples=1, prompt_bytes=40, is_kept=True)
+        runner.admit(broken)
+        await asyncio.sleep(0)
+        assert isinstance(broken.fault, RuntimeError)
+        assert gate._desk.lives == {}
 
     asyncio.run(steps())
 
