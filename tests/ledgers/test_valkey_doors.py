@@ -10,11 +10,11 @@ from contextlib import asynccontextmanager
 import hiredis
 import pytest
 
-from headworks.core.commands import Heartbeat
+from headworks.core.commands import Heartbeat, Held
 from headworks.ledgers.valkey_place import place_of
 from headworks.testing import servers
-from headworks.testing.suites.ledger_subject import FIRST
-from tests.ledgers.test_valkey_store import gateways, run, until
+from headworks.testing.suites.ledger_subject import FIRST, reserve
+from tests.ledgers.test_valkey_store import gateways, limits, run, until
 
 pytestmark = pytest.mark.skipif(bool(servers.why_not()), reason=servers.why_not())
 PASSWORD = "open-sesame"
@@ -98,3 +98,43 @@ def test_H2_the_password_is_in_no_message_where_a_server_does_not_know_how_to_as
 
     run(steps())
     assert PASSWORD not in caplog.text
+
+
+def test_A11_a_store_that_refuses_to_write_is_lost_until_it_writes_again() -> None:
+    async def steps() -> None:
+        with servers.single() as server:
+            async with gateways(server.url) as (one,):
+                await one.ask(Heartbeat(FIRST))
+                server.ask("CONFIG", "SET", "maxmemory", "1")
+                never = one.send([Heartbeat(FIRST)])
+                await until(lambda: one.lost == 1)
+                assert one.store.failure.startswith("OOM ") and not never.done()
+                server.ask("CONFIG", "SET", "maxmemory", "0")
+                assert [answer.outcome for answer in await one.ask(Heartbeat(FIRST))] == ["ok"]
+
+    run(steps())
+
+
+def test_A11_a_promotion_is_another_epoch_though_the_process_is_the_same() -> None:
+    """Demoted and promoted again: what it had acknowledged before may be gone."""
+
+    async def steps() -> None:
+        with servers.single() as one_server, servers.single("--repl-diskless-sync-delay", "0") as other:
+            async with gateways(one_server.url) as (one,):
+                await one.ask(Heartbeat(FIRST), limits(100), reserve("kept", 10))
+                other.ask("REPLICAOF", "127.0.0.1", str(one_server.port))
+                await until(lambda: other.field("replication", "master_link_status") == "up")
+                other.ask("REPLICAOF", "NO", "ONE")
+                await one.ask(reserve("gone", 20))
+                run_id = one_server.run_id()
+                one_server.ask("REPLICAOF", "127.0.0.1", str(other.port))
+                one.send([Heartbeat(FIRST)])
+                await until(lambda: one.lost == 1)
+                await until(lambda: one_server.field("replication", "master_link_status") == "up")
+                one_server.ask("REPLICAOF", "NO", "ONE")
+                (held,) = await one.ask(Held(FIRST))
+                assert [(record.execution, record.state) for record in held.records] == [("kept", "ORPHANED")]
+                assert len(set(one.epochs)) == 2
+                assert one_server.run_id() == run_id
+
+    run(steps())
