@@ -12,6 +12,7 @@ import pytest
 from headworks.core.book import Book
 from headworks.core.book_counters import UNLIMITED
 from headworks.core.commands import (
+    Adopt,
     Answer,
     Cancel,
     Command,
@@ -26,6 +27,7 @@ from headworks.core.commands import (
     TakeReader,
 )
 from headworks.core.types import Charge
+from headworks.ledgers.valkey_wire import Asked, read_reply
 from headworks.testing import servers
 from headworks.testing.suites.ledger_histories import History
 from headworks.testing.suites.ledger_subject import FIRST, LEASE_MS, REMEMBER_MS, SECOND, reserve
@@ -159,3 +161,20 @@ def test_A3_the_same_policy_is_taken_whatever_its_number_and_takes_no_limit_away
     assert told("v5", 5, ("pool:p", 200)) == "ok"
     assert stands() == [200, none, none, none, none]
     assert differences(both.script, both.book) == []
+
+
+def test_A7_a_lease_begins_anew_with_an_epoch(wire: Wire) -> None:
+    """The longest lease told counts, and in the next life of the store only what was told to that one."""
+    script = PlainLedger(wire, "leases")
+
+    def lives_on(run_id: str, lease_ms: int, now_ms: int) -> None:
+        script._asked = Asked(None, run_id, lease_ms, REMEMBER_MS, 1_000)
+        script._asked.epoch = read_reply(script._call([], now_ms)).epoch
+
+    lives_on("first", 600_000, 1_000)
+    script.apply([Heartbeat(FIRST)], 1_000)
+    lives_on("second", LEASE_MS, 2_000)
+    script.apply([Heartbeat(SECOND), reserve("x", 5, owner=SECOND)], 2_000)
+    assert script.apply([Heartbeat(FIRST), Adopt(FIRST)], 1_999 + LEASE_MS)[1].records == ()
+    (adopted,) = script.apply([Heartbeat(FIRST), Adopt(FIRST)], 2_000 + LEASE_MS)[1].records
+    assert (adopted.execution, adopted.reserved_by) == ("x", SECOND)
