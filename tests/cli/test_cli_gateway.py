@@ -6,6 +6,7 @@ import asyncio
 import json
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from app_scene import ENVIRONMENT, PATIENT, Scene, chat, first_event, rest_of_st
 
 from headworks.cli import serve
 from headworks.cli.main import run as headworks
+from headworks.config import options
 
 Capture = pytest.CaptureFixture[str]
 
@@ -212,3 +214,26 @@ def test_I39_the_file_of_a_reload_is_read_and_checked_beside_the_loop(
     run("uvloop", steps())
     said = capsys.readouterr()
     assert "reloaded, policy " in said.out and "not reloaded: " in said.err
+
+
+def test_H4_a_reload_keeps_what_the_command_line_said(tmp_path: Path, capsys: Capture) -> None:
+    file = tmp_path / "headworks.yaml"
+    observing = partial(options.with_options, environment=ENVIRONMENT, observe=True)
+    wrong = partial(options.with_options, environment=ENVIRONMENT, workers=2)
+
+    async def steps() -> None:
+        async with scene(server={"mode": "observe"}) as s:
+            texts = s.texts | {"server": {key: text for key, text in s.texts["server"].items() if key != "mode"}}
+            file.write_text(json.dumps(texts))
+            assert s.app.policy.observe
+            number = s.app.policy.number
+            await serve._reload(s.app, file, False, 0, observing)
+            assert s.app.policy.observe and s.app.policy.number > number
+            await serve._reload(s.app, file, False, 0)
+            assert not s.app.policy.observe
+            number = s.app.policy.number
+            await serve._reload(s.app, file, False, 0, wrong)
+            assert s.app.policy.number == number
+
+    run("uvloop", steps())
+    assert "not reloaded: " in capsys.readouterr().err

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
+
+import pytest
 
 from headworks.core import events
 from headworks.core.book import Book
@@ -97,3 +100,15 @@ def test_A2_under_the_same_policy_periods_that_are_over_go_and_others_stay() -> 
     book.apply([SetLimits("v1", 1, (Charge(days[1], "tokens", 100),))], 0)
     assert [book.limit(day, "tokens") for day in days] == [None, 100, 100]
     assert book.limit("quota:b:day@2026-11-28", "tokens") == 100, "nobody of it has asked there"
+
+
+@pytest.mark.xfail(strict=True, reason="observing is no part of a policy's version since d01d056: the limits in force stay")
+def test_A2_who_is_reloaded_into_observing_is_held_up_by_no_limit() -> None:
+    """As `build.policy` makes them of one file with another `server.mode`: the same version, a higher number."""
+    settings = policy(interactive=PATIENT, tenant={"active_tokens_max": 1_000})
+    one = standing(empty(), "boot-1", settings)
+    one.arrive(900)
+    assert len(one.take(Run)) == 1
+    one.feed(events.PolicyChanged(replace(settings, observe=True, number=2)))
+    one.arrive(900)
+    assert len(one.take(Run)) == 1
