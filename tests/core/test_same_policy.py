@@ -102,7 +102,6 @@ def test_A2_under_the_same_policy_periods_that_are_over_go_and_others_stay() -> 
     assert book.limit("quota:b:day@2026-11-28", "tokens") == 100, "nobody of it has asked there"
 
 
-@pytest.mark.xfail(strict=True, reason="observing is no part of a policy's version since d01d056: the limits in force stay")
 def test_A2_who_is_reloaded_into_observing_is_held_up_by_no_limit() -> None:
     """As `build.policy` makes them of one file with another `server.mode`: the same version, a higher number."""
     settings = policy(interactive=PATIENT, tenant={"active_tokens_max": 1_000})

@@ -32,10 +32,18 @@ def until(condition: Callable[[], Any], within_s: float = WAIT_S) -> Any:
         time.sleep(0.02)
 
 
+GIVEN: set[int] = set()
+
+
 def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
+    """Never the same twice: the one before may not be listened on yet."""
+    while True:
+        with socket.socket() as one:
+            one.bind(("127.0.0.1", 0))
+            port = int(one.getsockname()[1])
+        if port not in GIVEN:
+            GIVEN.add(port)
+            return port
 
 
 @dataclass

@@ -89,7 +89,7 @@ def test_A7_a_gateway_that_was_frozen_for_longer_than_its_lease_goes_on_and_its_
                 front.send(signal.SIGCONT)
                 assert list(lines)[-1] == "data: [DONE]"
             until(lambda: front.charged() == 0)
-            assert ask(front.url).status_code == 200
+            until(lambda: ask(front.url).status_code == 200)  # what took long while it was frozen may be foreseen once more
             assert front.audit() == []
 
 

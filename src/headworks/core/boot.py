@@ -158,7 +158,8 @@ class Boot:
         policy = self._desk.policy
         limits, committed = tuple(limits_of(self._desk)), tuple(committed_of(self._desk))
         self._desk.limits_open = True
-        self._desk.command(SetLimits(policy.version, policy.number, limits, (), committed))
+        version = f"{policy.version}/observing" if policy.observe else policy.version
+        self._desk.command(SetLimits(version, policy.number, limits, (), committed))
 
     def answered(self, answer: Answer, now_s: float) -> bool:
         """An answer about this gateway's standing or about engines. True when the ledger is there again after it was lost."""
