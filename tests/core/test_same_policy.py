@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import pytest
-
 from headworks.core import events
 from headworks.core.book import Book
 from headworks.core.commands import Heartbeat, SetLimits
