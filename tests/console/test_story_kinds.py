@@ -111,6 +111,12 @@ def test_D1_what_is_kept_for_others_is_said_to_be() -> None:
     )
 
 
+def test_G4_who_gives_way_to_those_who_are_refused_is_told_its_share() -> None:
+    row = verdict("fairness", "pool:llama", 5, 3.4, "requests while others are refused", "queue_timeout")
+    told = "\n".join(story([decided("queue", "", row, position=3)]))
+    assert "its class would run 5 sequences in pool llama, and its share is 3.40 while others are refused there." in told
+
+
 def test_A6_who_shares_an_answer_is_told_whose() -> None:
     work = decided("admit")["record"]["work"] | {"tokens": 0, "basis": "shared"}
     lines = [decided("admit", basis="replayed", work=work), ended("replayed", work=work)]

@@ -2,8 +2,8 @@
 
 The kernel spreads connections over the processes (`SO_REUSEPORT`). Each is a gateway of its own, with its own name, boot and
 admin port; the ledger makes one budget of them, so it has to be one that several gateways share. A worker that dies is
-started again, with growing pauses; one that cannot start ends them all, and so does a signal, which each of them obeys as a
-single gateway does.
+started again, with growing pauses; one that could not be started the first time ends them all, and so does a signal, which
+each of them obeys as a single gateway does. Where this process is killed they drain, each by itself.
 """
 
 from __future__ import annotations

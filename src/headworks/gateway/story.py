@@ -144,6 +144,9 @@ SAID = {
     ("compute", "heavy prompts"): "{who} would be reading {value} long prompts, and reads {limit} at once",
     ("fairness", "requests beside what is kept"): "{who} would run {value} sequences, of {limit} that are not kept for others",
     ("fairness", "tokens beside what is kept"): "{who} would hold {value} tokens, of {limit} that are not kept for others",
+    ("fairness", "requests while others are refused"): (
+        "its class would run {value} sequences in {who}, and its share is {limit} while others are refused there"
+    ),
     ("fairness", "queued requests"): "{value} requests of {who} would be waiting, and {limit} may",
     ("fairness", "queued bytes"): "{value} bytes of requests of {who} would be waiting, and {limit} may",
     ("time", "s waiting at most"): "it might have had to wait {value} s, and would have been on time within {limit} s only",
