@@ -17,8 +17,9 @@ log, how long each reservation stayed charged after the client had left, with th
 
 Part two, under three times the engine's saturation (`--rate`): two thirds of the calls are recorded conversations whose
 clients wait 2 s for a first token, one third are clients that leave at a random moment within 2 s. The figure is
-`unconfirmed_s` of the decision log's outcomes: from the wish to cancel to the clock proof (E3a). Four steps of the engine and two
-looks at it are in it, so what the engine does in one step decides: give it `--max-num-batched-tokens`, as who serves chat does.
+`unconfirmed_s` of the decision log's outcomes: from the wish to cancel to the clock proof (E3a). Four steps of the engine and
+two looks at it are in it, so what the engine does in one step decides: give it `--max-num-batched-tokens`, as who serves chat
+does.
 
     python bench/disconnects.py --engine http://127.0.0.1:8000 --rate 33
 
@@ -61,8 +62,8 @@ LOG_FLUSH_S = 1.5
 PERCENTILES = ("p50_s", "p95_s", "p99_s", "max_s")
 SAY_EVERY_TRIALS = 10
 WARM_UP_S = 10.0
-"""Of the same load before the load that counts: an engine that has just started takes up to 0.7 s for a step of a shape it meets
-for the first time, and four steps have to pass."""
+"""Of the same load before the load that counts: an engine that has just started takes up to 0.7 s for a step of a shape it
+meets for the first time, and four steps have to pass."""
 PROVED_S = 7.0
 """After the last trial: what an engine that has nothing to do cannot prove by its clock takes a lease of 5 s to count out."""
 KEY = f"hw-bench-{secrets.token_hex(16)}"
