@@ -13,8 +13,10 @@ from headworks.core.effects import Alarm, Outcome
 from headworks.core.reasons import REASONS
 from headworks.core.types import Decision, RequestKey, Verdict
 from headworks.gateway.accounts import Accounts, Records
+from headworks.gateway.last_minute import LastMinute
 from headworks.gateway.metrics import Reading, Registry
 from headworks.gateway.metrics_table import CLOSED, CONFIGURED, METRICS, WITHOUT_SOURCE
+from headworks.gateway.readings import ledger_readings
 
 CONTRACT = """
 requests_total counter tenant class model outcome reason attempt
@@ -311,3 +313,36 @@ def test_F1_round_trips_attempts_and_lag_have_series() -> None:
     assert found["upstream_attempts_total{outcome=completed,replica=llama/0}"] == 1
     assert found["loop_lag_seconds_count{worker=0}"] == 1
     assert accounts.alarms == {"evidence_overdue": 1}
+
+
+def test_F1_a_limit_that_was_missed_is_counted_with_what_took_the_time() -> None:
+    found = counted(
+        ended("completed", in_slo=False, missed=("ttft", "queueing")),
+        ended("completed", in_slo=False, missed=("ttft", "queueing")),
+        ended("completed", in_slo=False, missed=("tpot", "memory")),
+    )
+    assert {name: value for name, value in found.items() if name.startswith("slo_")} == {
+        "slo_violations_total{cause=queueing,class=interactive,slo=ttft,tenant=acme}": 2,
+        "slo_violations_total{cause=memory,class=interactive,slo=tpot,tenant=acme}": 1,
+    }
+
+
+def test_F1_goodput_of_the_last_minute_forgets_and_leaves_out_the_tenants_own_limits() -> None:
+    last = LastMinute()
+    last.count([ended("completed", ended_s=100.0), ended("completed", ended_s=100.5), ended("completed", ended_s=101.0)])
+    last.count([ended("completed", ended_s=110.0, in_slo=False)])
+    last.count([ended("refused", ended_s=111.0, in_slo=False, reason="queue_delay_exceeded")])
+    last.count([ended("refused", ended_s=112.0, in_slo=False, reason="rate_limit_exceeded")])
+    assert list(last.ratios(112.0)) == [("interactive", 0.6)]
+    assert list(last.ratios(160.9)) == [("interactive", pytest.approx(1 / 3))]
+    assert list(last.ratios(175.0)) == []
+
+
+def test_F1_the_ledger_shows_its_epoch_its_differences_and_foreign_load() -> None:
+    found = exposed(registry(*ledger_readings("6c2f", {"pool": 0, "tenant": 12}, {"llama/0": 3})))
+    assert found == {
+        "ledger_epoch{}": 4_147_420_420,
+        "ledger_audit_difference{scope=pool}": 0,
+        "ledger_audit_difference{scope=tenant}": 12,
+        "foreign_load{replica=llama/0}": 3,
+    }

@@ -19,7 +19,7 @@ from itertools import islice
 from typing import Any
 
 from headworks.core import book_snapshot
-from headworks.core.book_audit import audit
+from headworks.core.book_audit import audit, differences
 from headworks.core.book_leases import Leases
 from headworks.core.book_parts import Entry
 from headworks.core.book_records import KEYED, MINTED, NEVER_MS, NOBODY, TOMBSTONES
@@ -162,6 +162,18 @@ class Book(Leases):
     def check(self) -> list[str]:
         """Recompute every counter and list from its parts. Empty when all agree."""
         return audit(self.counters, self._entries, self._boots, self._replicas, self._orphans, self._keys)
+
+    def differences(self) -> dict[str, int]:
+        """By kind of scope (`tenant`, `pool`, …): counters less the sum of their parts, as amounts (K15)."""
+        return differences(self.counters, self._entries)
+
+    def foreign_loads(self) -> dict[str, int]:
+        """By replica that is sampled: load above all that was charged (F10). At least 1 while the proof is off for it."""
+        return {
+            name: max(replica.foreign_load, int(replica.foreign))
+            for name, replica in self._replicas.items()
+            if replica.reader is not None
+        }
 
     # surviving
 

@@ -32,6 +32,24 @@ def audit(
     ]
 
 
+def differences(counters: Counters, entries: Mapping[str, Entry]) -> dict[str, int]:
+    """By kind of scope: how far its counters are from the sum of their parts, added up without signs."""
+    parts: dict[tuple[str, str], int] = {}
+    for entry in entries.values():
+        if entry.state in CHARGED:
+            for scope, unit, amount in entry.charges:
+                parts[scope, unit] = parts.get((scope, unit), 0) + amount
+    found: dict[str, int] = {}
+    for counter in counters.all():
+        kind = counter.scope.partition(":")[0]
+        apart = abs(counter.held - counter.committed - parts.pop((counter.scope, counter.unit), 0))
+        found[kind] = found.get(kind, 0) + apart
+    for (scope, _), without in parts.items():
+        kind = scope.partition(":")[0]
+        found[kind] = found.get(kind, 0) + abs(without)
+    return found
+
+
 def _of_counters(counters: Counters, entries: Mapping[str, Entry]) -> Iterator[str]:
     charged: dict[tuple[str, str], int] = {}
     largest: dict[tuple[str, str], int] = {}

@@ -60,6 +60,7 @@ class Replica:
         "ended",
         "entries",
         "foreign",
+        "foreign_load",
         "foreign_samples",
         "impossible",
         "incarnation",
@@ -88,6 +89,8 @@ class Replica:
         self.yield_from_ms = 0
         """The next pause may not begin earlier."""
         self.foreign = False
+        self.foreign_load = 0
+        """What the last sample showed above everything that was charged."""
         self.foreign_samples = 0
         self.impossible = False
         self.several = False
@@ -126,13 +129,14 @@ class Replica:
     def reset(self) -> None:
         """An operator says the engine is gone: whatever comes at this address starts with a clean record."""
         self.several = self.impossible = self.foreign = False
-        self.foreign_samples = self.undecided = self.yield_until_ms = 0
+        self.foreign_load = self.foreign_samples = self.undecided = self.yield_until_ms = 0
         self.samples.clear()
 
     def note_foreign(self, sample: Sample) -> bool:
         """Compare a load with everything that was charged from Q to S. True when foreign load has just been found."""
         charged = sum(sequences(entry.charges) for entry in self.entries.values())
         charged += sum(sequences(charges) for sequence, charges in self.ended if sequence > sample.after_sequence)
+        self.foreign_load = max(0, sample.load - charged)
         if (sample.load > charged) == self.foreign:
             self.foreign_samples = 0
             return False

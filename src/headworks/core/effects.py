@@ -129,6 +129,9 @@ class Outcome:
     """Of one that grew: when how many of its tokens had been counted; none where it was granted more then."""
     told_s: float | None = None
     """When the gate was told of it; it had come to the gateway a moment before."""
+    missed: tuple[str, str] | None = None
+    """Of one that is completed: the limit of its class it did not keep (`ttft`, `e2e` or `tpot`) and what took the time:
+    `queueing`, `memory`, `upstream` or `compute`."""
 
 
 @dataclass(slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from headworks.core import metering
 from headworks.core.effects import Outcome
 from headworks.core.life import SENT, Life
+from headworks.core.reasons import REASONS
 from headworks.core.types import Usage
 
 
@@ -71,6 +72,7 @@ def outcome_of(life: Life) -> str:
 def outcome_record(life: Life, outcome: str, now_s: float) -> Outcome:
     """The one record of how an arrival ended."""
     request = life.request
+    missed = _missed(life, now_s) if outcome == "completed" and not life.cut else None
     return Outcome(
         request.id,
         request.key,
@@ -91,7 +93,7 @@ def outcome_record(life: Life, outcome: str, now_s: float) -> Outcome:
         usage_of(life),
         life.evidence,
         now_s - life.leaving_s if life.leaving_s is not None else None,
-        outcome == "completed" and _in_slo(life, now_s),
+        outcome == "completed" and not life.cut and missed is None,  # what we cut ends well, but where we ended it
         life.forecast.ttft_s,
         life.work.tokens - life.decision.work.tokens if life.growths and life.decision is not None else 0,
         life.growths,
@@ -102,21 +104,40 @@ def outcome_record(life: Life, outcome: str, now_s: float) -> Outcome:
         request,
         life.marks,
         life.told_s,
+        missed,
     )
 
 
-def _in_slo(life: Life, now_s: float) -> bool:
-    """Goodput: complete, still wanted, and inside every limit its class states."""
-    if life.cut:
-        return False  # it ends well, but where we ended it
+def _missed(life: Life, now_s: float) -> tuple[str, str] | None:
+    """The first limit of its class that a complete answer did not keep, and what took the time; None: it is goodput."""
     promise = life.lane.service_class
     first_s = life.first_byte_s if life.first_byte_s is not None else now_s
     arrived_s = life.request.arrived_s
     if promise.ttft_slo_s is not None and life.streamed and first_s - arrived_s > promise.ttft_slo_s:
-        return False
+        return "ttft", _cause(life, first_s - arrived_s, promise.ttft_slo_s)
     if promise.e2e_slo_s is not None and now_s - arrived_s > promise.e2e_slo_s:
-        return False
+        return "e2e", _cause(life, now_s - arrived_s, promise.e2e_slo_s)
     tokens = life.usage.output_tokens // max(1, life.work.sequences) if life.usage else 0
-    if promise.tpot_slo_s is None or tokens < 2:
-        return True
-    return (now_s - first_s) / (tokens - 1) <= promise.tpot_slo_s
+    if promise.tpot_slo_s is None or tokens < 2 or (now_s - first_s) / (tokens - 1) <= promise.tpot_slo_s:
+        return None
+    return "tpot", "memory" if _was_preempted(life) else "compute"
+
+
+def _cause(life: Life, took_s: float, promised_s: float) -> str:
+    """What took the time: our queue, if it would have been in time without it; else other tries, else the engine."""
+    waited_s = (life.admitted_s or life.request.arrived_s) - life.request.arrived_s
+    if took_s - waited_s <= promised_s:
+        return "upstream" if _was_sent_before(life) else "queueing"
+    return "memory" if _was_preempted(life) else "compute"
+
+
+def _was_sent_before(life: Life) -> bool:
+    """This is a second try: what kept it waiting was an engine, not our queue."""
+    reason = REASONS.get(life.blocked_by)
+    return reason is not None and reason.scope == "engine"
+
+
+def _was_preempted(life: Life) -> bool:
+    """Its engine put something aside for want of memory while it ran; which request that was, no engine says."""
+    replica = life.replica
+    return replica is not None and life.sent_s is not None and replica.memory.preempted_s >= life.sent_s

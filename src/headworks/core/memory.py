@@ -65,6 +65,7 @@ class Memory:
         "guarded_tokens",
         "kv_tokens",
         "others",
+        "preempted_s",
         "preemptions",
         "ratio",
         "unguarded_tokens",
@@ -84,6 +85,8 @@ class Memory:
         """What runs there for other gateways, by their profiles."""
         self.preemptions = 0
         """Of the engine, as far as its samples told."""
+        self.preempted_s = float("-inf")
+        """When a look last showed a new one."""
         self._answers = QUIET_REQUESTS
         """That have ended since the last preemption."""
         self._is_pressed = False
@@ -148,6 +151,7 @@ class Memory:
         if new <= 0:
             return False
         self.preemptions += new
+        self.preempted_s = sample.ended_s
         self._answers = 0
         self._is_pressed = False
         if self._replica.policy.over_commit is not None or self.ratio == 1.0:

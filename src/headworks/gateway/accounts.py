@@ -8,6 +8,7 @@ from headworks.core.effects import Alarm, Outcome
 from headworks.core.reasons import REASONS
 from headworks.core.types import Decision
 from headworks.gateway.decisions import DecisionLog
+from headworks.gateway.last_minute import LastMinute
 from headworks.gateway.metrics import Registry
 from headworks.gateway.usage import UsageJournal
 
@@ -34,6 +35,7 @@ class Accounts:
         self._attempts: dict[tuple[str, str], int] = {}
         self.alarms: dict[str, int] = {}
         """By name. They have no metric of their own: each one has a metric or a record that shows the matter itself."""
+        self.goodput = LastMinute()
         self.latest: deque[Decision] = deque(maxlen=LATEST_MAX)
         """Up to the last counting, newest last."""
 
@@ -101,6 +103,7 @@ class Accounts:
         """Outcomes of one tenant, class, model, pool, client, result, reason and evidence."""
         one, counter, histogram = outcomes[0], self._registry.counter, self._registry.histogram
         tenant, service_class, number = one.key.tenant, one.service_class, len(outcomes)
+        self.goodput.count(outcomes)
         attempt = "retry" if one.retry else "first"
         counter("requests_total", tenant, service_class, one.model, one.outcome, one.reason, attempt).add(number)
         waits_s = [(end.ended_s if end.admitted_s is None else end.admitted_s) - end.arrived_s for end in outcomes]
@@ -156,9 +159,11 @@ class Accounts:
         """What the clients of completed requests saw."""
         one, histogram = outcomes[0], self._registry.histogram
         labels = one.key.tenant, one.service_class, one.model
-        in_slo, totals_s, firsts_s, missed_s, each_s, missed_totals_s = 0, [], [], [], [], []
+        in_slo, missed, totals_s, firsts_s, missed_s, each_s, missed_totals_s = 0, [], [], [], [], [], []
         for end in outcomes:
             in_slo += end.in_slo
+            if end.missed is not None:
+                missed.append(end.missed)
             arrived_s, first_byte_s, ended_s, usage = end.arrived_s, end.first_byte_s, end.ended_s, end.usage
             totals_s.append(ended_s - arrived_s)
             if end.predicted_total_s is not None:
@@ -173,6 +178,8 @@ class Accounts:
                 further = usage.output_tokens // (end.work.sequences or 1) - 1
                 if further > 0:
                     each_s.append((ended_s - first_byte_s) / further)
+        for slo, cause in missed:
+            self._registry.counter("slo_violations_total", *labels[:2], slo, cause).add()
         histogram("e2e_seconds", *labels).observe_all(totals_s)
         self._registry.counter("goodput_total", *labels).add(in_slo)
         histogram("ttft_seconds", *labels).observe_all(firsts_s)
@@ -185,7 +192,7 @@ class Accounts:
         self.alarms[alarm.name] = self.alarms.get(alarm.name, 0) + 1
 
     def ledger(self, operation: str, outcome: str, seconds: float) -> None:
-        """One round trip to the ledger."""
+        """One round trip to the ledger. A list of several commands is one, a `batch`."""
         self._registry.histogram("ledger_seconds", operation, outcome).observe(seconds)
 
     def loop_lag(self, worker: str, seconds: float) -> None:
@@ -226,6 +233,9 @@ class Records:
 
     def attempt(self, replica: str, outcome: str) -> None:
         self._accounts.attempt(replica, outcome)
+
+    def ledger(self, operation: str, outcome: str, seconds: float) -> None:
+        self._accounts.ledger(operation, outcome, seconds)
 
     def loop_lag(self, seconds: float) -> None:
         self._accounts.loop_lag(WORKER, seconds)

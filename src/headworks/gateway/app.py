@@ -46,7 +46,7 @@ from headworks.gateway.metrics import Reading, Registry
 from headworks.gateway.models import Models
 from headworks.gateway.own import Own
 from headworks.gateway.proxy import Proxy, methods
-from headworks.gateway.readings import readings
+from headworks.gateway.readings import ledger_readings, readings
 from headworks.gateway.runner import Runner
 from headworks.gateway.standing import Standing
 from headworks.gateway.usage import Others, UsageJournal
@@ -116,6 +116,8 @@ class App:
         self._admin = _admin_server(self._admin_app())
         self._admin_task: asyncio.Task[None] | None = None
         self._draining = False
+        self._epoch = ""
+        """Which process a shared ledger was opened for."""
         self.address: Any = None
         self.admin_address: Any = None
 
@@ -212,6 +214,8 @@ class App:
     # the ledger
 
     def _feed(self, event: events.Event) -> None:
+        if isinstance(event, events.StoreChanged):
+            self._epoch = event.epoch
         self.runner.feed(event)
 
     def _ledger_answered(self, answers: list[Answer]) -> None:
@@ -261,6 +265,9 @@ class App:
     def _readings(self) -> Iterable[Reading]:
         ledger = self.settings.ledger_url.partition(":")[0]
         yield from readings(self.snapshot(), self.ledger.charged(), ledger, self.store.now_ms())
+        yield from ledger_readings(self._epoch, *self.ledger.audited())
+        for service_class, ratio in self.accounts.goodput.ratios(clock.now_s()):
+            yield Reading("goodput_ratio", (service_class,), ratio)
         yield Reading("open_streams", (WORKER,), float(len(self.server.exchanges)))
         yield Reading("rss_bytes", (WORKER,), float(_rss_bytes()))
 

@@ -22,6 +22,8 @@ RECORDS_MAX = 1_000
 ANSWER_S_MAX = 5.0
 LOOK_AGAIN_S = 5.0
 """What gauges show of a shared ledger is looked at again by a scrape when it is older."""
+AUDIT_AGAIN_S = 10.0
+"""The same of the sums over a ledger of this process: with thousands of reservations they are not for every scrape."""
 
 
 class Book(Protocol):
@@ -30,6 +32,10 @@ class Book(Protocol):
     def charged(self) -> list[Reservation]: ...
 
     def held(self, scope: str, unit: str) -> int: ...
+
+    def differences(self) -> dict[str, int]: ...
+
+    def foreign_loads(self) -> dict[str, int]: ...
 
     def check(self) -> list[str]: ...
 
@@ -65,6 +71,9 @@ class LedgerDesk:
         self._answered = answered
         self._clock_s = clock_s
         self._charged: list[Reservation] = []
+        self._differences: dict[str, int] = {}
+        self._foreign: dict[str, int] = {}
+        self._audited_s = float("-inf")
         self._looked_s = float("-inf")
         self._looking: asyncio.Task[None] | None = None
 
@@ -99,11 +108,24 @@ class LedgerDesk:
             self._looking = asyncio.get_running_loop().create_task(self._look())
         return self._charged
 
+    def audited(self) -> tuple[dict[str, int], dict[str, int]]:
+        """For gauges: differences by kind of scope, and foreign load by replica, as of at most `AUDIT_AGAIN_S` ago."""
+        now_s = self._clock_s()
+        if self._embedded is not None and now_s - self._audited_s >= AUDIT_AGAIN_S:
+            self._audited_s = now_s
+            self._take(self._embedded.book)
+        return self._differences, self._foreign
+
+    def _take(self, book: Book) -> None:
+        self._differences, self._foreign = book.differences(), book.foreign_loads()
+
     async def _look(self) -> None:
         try:
-            self._charged = (await self.book()).charged()
+            book = await self.book()
+            self._charged = book.charged()
+            self._take(book)
         except LedgerError:
-            self._charged = []  # what nobody knows is not shown
+            self._charged, self._differences, self._foreign = [], {}, {}  # what nobody knows is not shown
         finally:
             self._looked_s, self._looking = self._clock_s(), None
 

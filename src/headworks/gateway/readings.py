@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any
+from zlib import crc32
 
 from headworks import IS_COMPILED, __version__
 from headworks.core.types import Reservation
@@ -92,6 +93,15 @@ def _reserved(pool: str, records: list[Reservation], now_ms: int) -> Iterator[Re
     for state, count in counts.items():
         yield Reading("reservations", (pool, state), count)
     yield Reading("orphan_age_seconds", (pool,), (now_ms - oldest_ms) / 1000)
+
+
+def ledger_readings(epoch: str, differences: Mapping[str, int], foreign: Mapping[str, int]) -> Iterator[Reading]:
+    """Of the ledger itself. Gateways that were opened for one process of a store show one number, another process another."""
+    yield Reading("ledger_epoch", (), float(crc32(epoch.encode())))
+    for scope, difference in differences.items():
+        yield Reading("ledger_audit_difference", (scope,), float(difference))
+    for replica, load in foreign.items():
+        yield Reading("foreign_load", (replica,), float(load))
 
 
 def _known(metric: str, labels: tuple[str, ...], value: float | None) -> Iterator[Reading]:

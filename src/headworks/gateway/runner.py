@@ -109,6 +109,8 @@ class Recorder(Protocol):
 
     def attempt(self, replica: str, outcome: str) -> None: ...
 
+    def ledger(self, operation: str, outcome: str, seconds: float) -> None: ...
+
     def loop_lag(self, seconds: float) -> None: ...
 
 
@@ -245,13 +247,18 @@ class Runner:
 
     def _ask(self) -> None:
         commands, self._asked = self._asked, []
+        begun_s = self._clock_s()
+        operation = type(commands[0]).__name__.lower() if len(commands) == 1 else "batch"
+
+        def answered(answers: list[Answer]) -> None:
+            lost = any(answer.outcome == "lost" for answer in answers)
+            self._recorder.ledger(operation, "lost" if lost else "ok", self._clock_s() - begun_s)
+            self.feed(events.LedgerAnswered(answers))
+
         try:
-            self._store.apply(commands, self._answered)
+            self._store.apply(commands, answered)
         except Exception as fault:
             self.faulted(Ask(commands), fault)
-
-    def _answered(self, answers: list[Answer]) -> None:
-        self.feed(events.LedgerAnswered(answers))
 
     def _run(self, effect: effects.Run) -> None:
         call = self._calls.get(effect.id)

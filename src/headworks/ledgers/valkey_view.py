@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from headworks.core.book_audit import audit
+from headworks.core.book_audit import audit, differences
 from headworks.core.book_counters import Counters
 from headworks.core.book_parts import Boot, Entry
 from headworks.core.book_proof import Replica
@@ -26,8 +26,10 @@ LIVE = (
 """In the order in which `records.lua` writes them."""
 
 
-BOOT, COUNTER = 9, 4
+BOOT, COUNTER, REPLICA = 9, 4, 14
 """Values of one record of each kind."""
+READER, FOREIGN = 2, 7
+"""Their places in a replica's."""
 UNDERFLOWS = 7
 """Its place in the book's own."""
 _decode = msgspec.msgpack.Decoder().decode
@@ -51,6 +53,7 @@ class View:
         for name, executions in owned:
             self._listed(self.boots[_owner(name.decode())].entries, executions)
         self.replicas = {name.decode(): Replica(name.decode()) for name, _ in _pairs(replicas)}
+        self._told = {name.decode(): _values(blob, REPLICA) for name, blob in _pairs(replicas)}
         for name, executions in inside:
             self._listed(self.replicas[name.decode()].entries, executions)
         self.orphans: dict[str, Entry] = {}
@@ -68,6 +71,14 @@ class View:
     def check(self) -> list[str]:
         """Every counter and list against the records. What has ended is judged as far as it was looked at."""
         return audit(self.counters, self.entries, self.boots, self.replicas, self.orphans, self.keys)
+
+    def differences(self) -> dict[str, int]:
+        """As `Book.differences`."""
+        return differences(self.counters, self.entries)
+
+    def foreign_loads(self) -> dict[str, int]:
+        """By replica that is sampled: 1 while the store has found load above all that was charged (F10)."""
+        return {name: int(bool(values[FOREIGN])) for name, values in self._told.items() if values[READER]}
 
     def _count(self, name: bytes, values: Sequence[Any]) -> None:
         unit, _, scope = name.decode().partition("\0")
