@@ -1,4 +1,4 @@
-"""The reference pages of docs/, made from the tables in the code. Called by `scripts/docs`; a test says when to."""
+"""The reference pages of docs/ and the boards, made from tables in the code. Called by `scripts/docs`; a test says when to."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import fields_page
+import make_boards
 
 from headworks.core import book_table, life
 from headworks.core.reasons import REASONS, Reason
 from headworks.gateway.headers_table import READ, WRITTEN
 from headworks.gateway.metrics_table import CLOSED, CONFIGURED, METRICS, PREFIX, WITHOUT_SOURCE
 
-DOCS = Path(__file__).resolve().parent.parent / "docs"
+ROOT = Path(__file__).resolve().parent.parent
 MADE = "<!-- Made by scripts/docs from the code. Do not edit. -->"
 
 WHAT = {
@@ -50,25 +51,26 @@ RETRY = {
 
 def main() -> int:
     pages = {
-        "life-of-a-request.md": life_page(),
-        "errors.md": errors_page(),
-        "headers.md": headers_page(),
-        "metrics.md": metrics_page(),
-        "fields.md": page(*fields_page.parts(table)),
+        "docs/life-of-a-request.md": life_page(),
+        "docs/errors.md": errors_page(),
+        "docs/headers.md": headers_page(),
+        "docs/metrics.md": metrics_page(),
+        "docs/fields.md": page(*fields_page.parts(table)),
+        **{f"dashboards/{name}": text for name, text in make_boards.pages().items()},
     }
     stale = [name for name, text in pages.items() if _now(name) != text]
     if "--check" in sys.argv[1:]:
         for name in stale:
-            print(f"docs/{name} is not current: run scripts/docs")
+            print(f"{name} is not current: run scripts/docs")
         return 1 if stale else 0
     for name in stale:
-        (DOCS / name).write_text(pages[name])
-        print(f"docs/{name} written")
+        (ROOT / name).write_text(pages[name])
+        print(f"{name} written")
     return 0
 
 
 def _now(name: str) -> str:
-    path = DOCS / name
+    path = ROOT / name
     return path.read_text() if path.exists() else ""
 
 
