@@ -126,7 +126,7 @@ local function read_commands()
     local blob = ARGUMENTS[at]
     local command = READ[string.byte(blob)](unpacked(blob))
     commands[at - 1] = command
-    if command.reserved_by then
+    if command.body then
       command.body = blob
     end
     if command.execution then

@@ -127,6 +127,7 @@ function leases.depart(command)
 end
 
 local function take_over(entry, owner)
+  entry.reserved_by = reserved_by(entry)
   entry.state, entry.was, entry.owner = MOVES.ORPHANED.adopt.state, "", owner
   entry.came = next_order()
   touch(entry)

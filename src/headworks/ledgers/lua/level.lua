@@ -166,7 +166,9 @@ end
 
 -- A grant: time moves to its start tag.
 function Level:serve(name, cost_per_weight)
-  self:know(name)
+  if not self.known[name] then
+    self:know(name)
+  end
   local start = self.finish[name]
   if start == nil or (start < self.virtual and not self.waiting[name]) then
     start = self:lift(name)

@@ -3,6 +3,22 @@
 local lives = {}
 local open_replica -- in testimony.lua
 
+-- Both are there for good, once they are.
+local function turns_for(shape)
+  if shape.turns then
+    return looked_at(shape.turns)
+  end
+  shape.turns = open_turns(shape.pool)
+  return shape.turns
+end
+
+local function replica_of(shape)
+  if not shape.on then
+    shape.on = open_replica(shape.replica)
+  end
+  return shape.on
+end
+
 -- Charging.
 
 -- An answer with what the whole fleet has waiting (B2).
@@ -21,6 +37,9 @@ end
 
 -- One key, one execution that may run (A6).
 local function may_run(entry, command)
+  if not entry and not command.key and entries.count() < book.records_max then
+    return true
+  end
   if entry and entry.owner ~= command.owner then
     return false
   end
@@ -38,8 +57,10 @@ local function admit(former, entry, replica)
   if former then -- what was claimed stays what it was claimed as
     entry.came, entry.key, entry.fingerprint = former.came, former.key, former.fingerprint
     entry.is_changed, entry.body = true, nil
+    entries.put(entry)
+  else
+    entries.add(entry)
   end
-  entries.put(entry)
   if entry.key then
     keys:put(entry.key, entry.execution)
   end
@@ -61,8 +82,10 @@ function acts.charge(entry, command, move)
   end
   local shape, amounts = shape_of(command.shape), command.amounts
   command.shape = shape
-  local turns, replica = open_turns(shape.pool), open_replica(shape.replica)
-  turns:note_slots(command.owner, command.slots_tokens)
+  local turns, replica = turns_for(shape), replica_of(shape)
+  if command.slots_tokens ~= 0 or next(turns.slots) then
+    turns:note_slots(command.owner, command.slots_tokens)
+  end
   local shortfalls = counters.take(shape, amounts)
   if #shortfalls > 0 then
     local never = counters.never_fits(shape, amounts)
@@ -249,7 +272,7 @@ end
 -- engines stand behind one address only what ended in band (E1) says anything.
 local function admissible(entry, command)
   if command.evidence == "E0" then
-    return command.owner == entry.reserved_by and not entry.seen
+    return command.owner == reserved_by(entry) and not entry.seen
   end
   return command.evidence == "operator" or not open_replica(entry.shape.replica).several
 end
@@ -259,11 +282,11 @@ function acts.finish(entry, state, evidence, usage, used_tokens)
   local shape = entry.shape
   entry.evidence, entry.usage = evidence, usage
   counters.give(shape, entry.amounts)
-  open_replica(shape.replica):left(entry)
+  replica_of(shape):left(entry)
   entry.state, entry.ended_ms = state, book.now_ms
-  entries.put(entry)
+  entries.finish(entry)
   remember(entry)
-  local turns = find_turns(shape.pool)
+  local turns = shape.turns and looked_at(shape.turns) or find_turns(shape.pool)
   if not turns then
     return
   end

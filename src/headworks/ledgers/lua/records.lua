@@ -24,20 +24,45 @@ local TERMINAL = { COMPLETED = true, FAILED = true, CANCELLED = true, TOMBSTONE 
 local CHARGED = { RESERVED = true, RUNNING = true, CANCELLING = true, ORPHANED = true }
 local HEAD_VALUES, BODY_VALUES = 4, 10 -- of a record; of a `Reserve` without its amounts
 
+-- What an entry says where nobody has said anything. Most live and die with a dozen fields of their own, and are small for it.
+local ENTRY = { __index = {
+  was = "", seen = false, amounts = NOTHING, cost_tokens = 0, incarnation = 0, evidence = "", came = 0, orphaned = 0,
+  reserved_ms = 0, started_ms = 0, ended_ms = 0, forget_ms = 0, running_sequence = 0, closing_sequence = 0, closing_ms = 0,
+  is_changed = false, waiting_tokens = 0, more = false, slots_tokens = 0,
+} }
+
 local function new_entry(execution, state, key, fingerprint, owner)
-  return {
-    execution = execution, state = state, key = key, fingerprint = fingerprint, owner = owner, reserved_by = owner, was = "",
-    seen = false, shape = nil, amounts = NOTHING, cost_tokens = 0, incarnation = 0, evidence = "", came = 0, entered = 0,
-    orphaned = 0, reserved_ms = 0, started_ms = 0, ended_ms = 0, forget_ms = 0, running_sequence = 0, closing_sequence = 0,
-    closing_ms = 0, body = nil, is_changed = true, usage = nil, steps = nil,
+  return setmetatable({
+    execution = execution, state = state, key = key, fingerprint = fingerprint, owner = owner, entered = 0, is_changed = true,
+  }, ENTRY)
+end
+
+-- A `Reserve` is made as the record of what it asks for, so that a grant needs no second one.
+READ[CODE.Reserve] = function(_, execution, key, fingerprint, owner, shape, cost_tokens, waiting_tokens, more, slots_tokens, ...)
+  local one = {
+    execution = execution, state = "RESERVED", fingerprint = fingerprint, owner = owner, shape = shape,
+    cost_tokens = cost_tokens, amounts = { ... }, body = "", came = 0, entered = 0, reserved_ms = 0, evidence = "",
+    ended_ms = 0, forget_ms = 0,
   }
+  if key then
+    one.key = key
+  end
+  if waiting_tokens ~= 0 or more or slots_tokens ~= 0 then
+    one.waiting_tokens, one.more, one.slots_tokens = waiting_tokens, more, slots_tokens
+  end
+  return setmetatable(one, ENTRY)
+end
+
+-- The boot that reserved it is the one that owns it, unless that one was lost.
+local function reserved_by(entry)
+  return entry.reserved_by or entry.owner
 end
 
 -- As `told_reserve` in `valkey_wire.py` writes it.
 local function body_of(one)
   return pack(
-    CODE.Reserve, one.execution, one.key, one.fingerprint, one.reserved_by, one.shape and one.shape.blob or "", one.cost_tokens,
-    0, false, 0, unpack(one.amounts)
+    CODE.Reserve, one.execution, one.key, one.fingerprint, reserved_by(one), one.shape and one.shape.blob or "",
+    one.cost_tokens, 0, false, 0, unpack(one.amounts)
   )
 end
 
@@ -52,6 +77,9 @@ local function read_live(blob)
       one.is_changed = true
       one.state, one.was, one.seen, one.owner, one.entered, one.orphaned, one.started_ms, one.running_sequence,
       one.closing_sequence, one.closing_ms, one.incarnation, one.steps = unpack(changes)
+      if one.owner ~= owner then
+        one.reserved_by = owner
+      end
     end
     return one
   end
@@ -63,7 +91,9 @@ local function write_live(one)
     one.state, one.was, one.seen, one.owner, one.entered, one.orphaned, one.started_ms, one.running_sequence,
     one.closing_sequence, one.closing_ms, one.incarnation, one.steps,
   }
-  one.body = one.body or body_of(one)
+  if one.body == nil then
+    one.body = body_of(one)
+  end
   return pack(HEAD_VALUES + BODY_VALUES + #one.amounts, one.came, one.reserved_ms, changes) .. one.body
 end
 
@@ -110,6 +140,16 @@ function entries.fetch(names)
   end
 end
 
+-- It is nowhere yet.
+function entries.add(entry)
+  live:add(entry.execution, entry)
+end
+
+function entries.finish(entry)
+  live:drop(entry.execution)
+  ended:add(entry.execution, entry)
+end
+
 -- Onto the shelf that its state says.
 function entries.put(entry)
   local execution = entry.execution
@@ -145,7 +185,7 @@ end
 local function reservation(one)
   local shape = one.shape
   return {
-    one.execution, one.key or false, one.fingerprint, one.state, one.was, one.seen, one.owner, one.reserved_by,
+    one.execution, one.key or false, one.fingerprint, one.state, one.was, one.seen, one.owner, reserved_by(one),
     shape and shape.replica or "", one.incarnation, shape and shape.names or NOTHING, one.amounts, one.usage or false,
     one.evidence, one.reserved_ms, one.started_ms, one.ended_ms,
   }

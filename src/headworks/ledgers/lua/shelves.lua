@@ -129,19 +129,32 @@ function Shelf:touch(name)
   end
 end
 
-function Shelf:put(name, record)
-  if not self:find(name) then
-    self.grown = self.grown + 1
-  end
+-- Where it is known that there is none.
+function Shelf:add(name, record)
+  self.grown = self.grown + 1
   self.kept[name] = record
+  self:touch(name)
+end
+
+function Shelf:put(name, record)
+  if self:find(name) then
+    self.kept[name] = record
+    self:touch(name)
+  else
+    self:add(name, record)
+  end
+end
+
+-- Where it is known that there is one.
+function Shelf:drop(name)
+  self.grown = self.grown - 1
+  self.kept[name] = false
   self:touch(name)
 end
 
 function Shelf:remove(name)
   if self:find(name) then
-    self.grown = self.grown - 1
-    self.kept[name] = false
-    self:touch(name)
+    self:drop(name)
   end
 end
 

@@ -1,16 +1,5 @@
 -- What comes as one value after another, as a command. The others are written out from `core/commands.py`.
 
--- The command is made as the record of what it asks for, so that a grant needs no second one (`records.lua`).
-READ[CODE.Reserve] = function(_, execution, key, fingerprint, owner, shape, cost_tokens, waiting_tokens, more, slots_tokens, ...)
-  return {
-    execution = execution, key = key, fingerprint = fingerprint, owner = owner, reserved_by = owner, shape = shape,
-    cost_tokens = cost_tokens, waiting_tokens = waiting_tokens, more = more, slots_tokens = slots_tokens, amounts = { ... },
-    state = "RESERVED", was = "", seen = false, incarnation = 0, evidence = "", came = 0, entered = 0, orphaned = 0,
-    reserved_ms = 0, started_ms = 0, ended_ms = 0, forget_ms = 0, running_sequence = 0, closing_sequence = 0, closing_ms = 0,
-    body = nil, is_changed = false, usage = nil, steps = nil,
-  }
-end
-
 READ[CODE.Stop] = function(_, execution, owner, evidence, ends, usage, used_tokens, commits)
   return {
     execution = execution, owner = owner, evidence = evidence, ["end"] = ends, usage = usage, used_tokens = used_tokens,
