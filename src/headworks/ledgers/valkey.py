@@ -131,8 +131,8 @@ class ValkeyStore:
             self._sent_s.append(self._clock_s())
             if self._watch is None:
                 self._look_later(CALL_S)
-            words = (b"FCALL", self._script.name, 1, self.root, self._asked_blob, *self._words.of(commands))
-            line.ask(words, partial(self._answered, lists, commands))
+            call = (b"FCALL", self._script.name, 1, self.root, self._asked_blob)
+            line.ask((*call, *self._words.of(commands)), partial(self._answered, lists, commands))
 
     def _answered(self, lists: Sequence[tuple[Sequence[Command], Answered]], commands: Sequence[Command], told: object) -> None:
         self._sent_s.popleft()

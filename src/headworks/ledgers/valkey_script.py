@@ -1,8 +1,9 @@
 """The ledger's Lua script: the files of `lua/`, behind what they share with the book in Python.
 
-Constants, the state table and the commands' fields are written out from `core/`, so there is one place where each is
-decided; only the commands that come in another form are written there by hand (`lua/words.lua`). All is one text, a library of one function that the server loads once: what `EVALSHA` makes anew for every call,
-150 functions and some tables, would cost as much as a dozen commands. It is named by its hash, so versions stand side by side.
+Constants, the state table and the commands' fields are written out from `core/`, so there is one place where each is decided;
+only commands that come in another form are read by hand (`lua/words.lua`). All is one text, a library of one function that the
+server loads once: what `EVALSHA` makes anew for every call, 150 functions and some tables, would cost as much as a dozen
+commands. It is named by its hash, so versions stand side by side.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from headworks.ledgers.valkey_wire import CODES, PACKED
 SCHEMA = 2
 """Of the keys and values in the store (docs/ledger-on-valkey.md). A version refuses every other one."""
 PARTS = (
-    *("words", "shelves", "records", "remembering", "counters", "level", "turns", "lives", "testimony", "leases", "apply"),
+    *("words", "shelves", "records", "remembering", "counters", "level", "marks", "turns", "lives", "testimony", "leases"),
+    "apply",
 )
 FORGOTTEN_PAGE = 32
 FORGOTTEN_PAGES_MAX = 32
@@ -58,6 +60,7 @@ LIMITS: dict[str, int] = {
         for name in names
     },
 }
+
 
 class Script(NamedTuple):
     """A library of one function, which has the same name."""

@@ -92,7 +92,7 @@ class Words:
     def of(self, commands: Sequence[Command]) -> list[bytes]:
         """The words of each."""
         writers, plain = self._writers, self._plain
-        return [_packed(writers.get(type(one), plain)(one)) for one in commands]
+        return [_packed(writers[type(one)](one) if type(one) in writers else plain(one)) for one in commands]
 
     def _plain(self, command: Command) -> tuple[Any, ...]:
         kind = type(command)
@@ -102,9 +102,8 @@ class Words:
     def _reserve(self, one: Reserve) -> tuple[Any, ...]:
         key = None if one.key is None else _joined(one.key)
         shape, amounts = self.shape(one.pool, one.replica, one.flow, one.weights, one.charges)
-        owner = self._name(one.owner)
-        cost, waiting = one.cost_tokens, one.waiting_tokens
-        return (_RESERVE, one.execution, key, one.fingerprint, owner, shape, cost, waiting, one.more, one.slots_tokens, *amounts)
+        what = (_RESERVE, one.execution, key, one.fingerprint, self._name(one.owner), shape)
+        return (*what, one.cost_tokens, one.waiting_tokens, one.more, one.slots_tokens, *amounts)
 
     def _stop(self, one: Stop) -> tuple[Any, ...]:
         usage = one.usage
@@ -287,4 +286,3 @@ def charges_of(names: Sequence[str], amounts: Sequence[int]) -> tuple[Charge, ..
 
 def read_usage(told: str | None) -> Usage | None:
     return _read(told) if told else None
-
