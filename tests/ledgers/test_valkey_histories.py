@@ -5,8 +5,10 @@ The histories are those of the suite, gone on from what a gateway would know; ta
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import random
+from collections.abc import Iterator, Sequence
 
+import hiredis
 import pytest
 
 from headworks.core.book import Book
@@ -27,11 +29,12 @@ from headworks.core.commands import (
     TakeReader,
 )
 from headworks.core.types import Charge
+from headworks.ledgers.valkey_script import DOMAINS_MAX, KEPT_MAX, Script, named
 from headworks.ledgers.valkey_wire import Asked, read_reply
 from headworks.testing import servers
 from headworks.testing.suites.ledger_histories import History
 from headworks.testing.suites.ledger_subject import FIRST, LEASE_MS, REMEMBER_MS, SECOND, reserve
-from tests.ledgers.valkey_plain import PlainLedger, Wire, differences
+from tests.ledgers.valkey_plain import BODY, KEEP, OTHER, PUBLISH, SCRIPT, PlainLedger, Wire, differences
 
 pytestmark = pytest.mark.skipif(bool(servers.why_not()), reason=servers.why_not())
 LISTS = 300
@@ -46,14 +49,16 @@ def wire() -> Iterator[Wire]:
         one.close()
 
 
-def follow(wire: Wire, seed: int, records_max: int, lists: int = LISTS) -> None:
-    """One history on both."""
+def follow(wire: Wire, seed: int, records_max: int, lists: int = LISTS, turns: Sequence[Script] = (SCRIPT,)) -> None:
+    """One history on both. `turns`: which version of the script takes a list, drawn for each."""
     script = PlainLedger(wire, f"history-{seed}-{records_max}", records_max=records_max)
     book, history, now_ms = Book(LEASE_MS, REMEMBER_MS, records_max=records_max), History(seed), 0
+    draw = random.Random(seed)
     for number in range(lists):
+        script.script = draw.choice(turns)
         now_ms += history.step_ms()
         commands = history.commands()
-        where = f"list {number}: again with follow(wire, {seed}, {records_max})"
+        where = f"list {number}: again with follow(wire, {seed}, {records_max}, {lists}, turns)"
         answers, wanted = script.apply(commands, now_ms), book.apply(commands, now_ms)
         for command, answer, expected in zip(commands, answers, wanted, strict=True):
             assert answer == expected, f"{where}: {command}\n  answered {answer}\n  not      {expected}"
@@ -71,6 +76,12 @@ def test_A3_the_script_answers_as_the_book(wire: Wire, seed: int) -> None:
 @pytest.mark.parametrize("seed", range(101, 104))
 def test_A3_the_script_forgets_as_the_book_when_it_is_full(wire: Wire, seed: int) -> None:
     follow(wire, seed, 15)
+
+
+@pytest.mark.parametrize("seed", range(201, 207))
+def test_H4_two_versions_of_the_script_take_turns_on_the_same_records(wire: Wire, seed: int) -> None:
+    """What one has in memory is not believed once the other has written: then it reads what stands in the store."""
+    follow(wire, seed, 1_000_000 if seed % 2 else 15, turns=(SCRIPT, SCRIPT, OTHER))
 
 
 class Both:
@@ -178,3 +189,50 @@ def test_A7_a_lease_begins_anew_with_an_epoch(wire: Wire) -> None:
     assert script.apply([Heartbeat(FIRST), Adopt(FIRST)], 1_999 + LEASE_MS)[1].records == ()
     (adopted,) = script.apply([Heartbeat(FIRST), Adopt(FIRST)], 2_000 + LEASE_MS)[1].records
     assert (adopted.execution, adopted.reserved_by) == ("x", SECOND)
+
+
+def test_A3_what_a_list_that_failed_half_way_left_in_memory_is_not_believed(wire: Wire) -> None:
+    """A word that no version would send: the commands before it have run, in memory, and none of them has happened."""
+    both = Both(wire, "half-way")
+    both.ask(SetLimits("p", 1, (Charge("pool:pool", "tokens", 100),)), Heartbeat(FIRST), reserve("x", 60))
+    broken = Stop("x", FIRST, "E1", "completed", None, [("quota:a", "tokens", "many")])  # type: ignore[list-item]
+    with pytest.raises(hiredis.ReplyError, match="arithmetic"):
+        both.script.apply([SetLimits("q", 2, (Charge("quota:a", "tokens", 9),)), reserve("y", 40), broken], both.now_ms)
+    assert differences(both.script, both.book) == []
+    assert both.ask(reserve("z", 41))[0].outcome == "refused"
+    assert both.ask(reserve("z", 40))[0].outcome == "granted"
+
+
+def test_A3_a_script_that_remembers_too_much_begins_anew(wire: Wire) -> None:
+    """Each flow has counters of its own, and more of them than it keeps in memory come by."""
+    small = named(BODY.replace(PUBLISH, KEEP).replace(f'["KEPT_MAX"] = {KEPT_MAX}', '["KEPT_MAX"] = 8'))
+    assert small != SCRIPT
+    wire.ask("FUNCTION", "LOAD", "REPLACE", small.text)
+    follow(wire, 301, 1_000_000, turns=(small,))
+
+
+def test_A11_many_domains_stand_on_one_server(wire: Wire) -> None:
+    """More than the script keeps in memory: each is read again when it is asked again."""
+    worlds = [Both(wire, f"domain-{number}") for number in range(DOMAINS_MAX + 4)]
+    for number, both in enumerate(worlds):
+        both.ask(SetLimits("p", 1, (Charge("pool:pool", "tokens", 100),)), Heartbeat(FIRST), reserve("x", 30 + number))
+    for number, both in enumerate(worlds):
+        assert [both.ask(reserve("y", 71 - number))[0].outcome, both.ask(reserve("z", 70 - number))[0].outcome] == [
+            "refused",
+            "granted",
+        ]
+        assert differences(both.script, both.book) == []
+
+
+def test_E3b_what_ended_since_the_sample_explains_its_load(wire: Wire) -> None:
+    """Ended in several calls, some of them by another version: all of it counts, and what ended before does not."""
+    both = Both(wire, "ended-since")
+    both.ask(Heartbeat(FIRST), PutIncarnation("pool/0", FIRST, "life", (), 0))
+    names = [f"x{number}" for number in range(6)]
+    both.ask(*(reserve(name, 1) for name in names), Stop("x0", FIRST, "E1", "completed", None))
+    after = both.ask(TakeReader("pool/0", FIRST))[0].sequence
+    for number, name in enumerate(names[1:]):
+        both.script.script = (SCRIPT, OTHER)[number % 2]
+        both.ask(Stop(name, FIRST, "E1", "completed", None))
+    alarms = [both.ask(PutSample("pool/0", FIRST, "life", load, after))[0].alarms for load in (5, 5, 5, 6, 6, 6)]
+    assert alarms == [(), (), (), (), (), (("foreign_load", "pool/0"),)]

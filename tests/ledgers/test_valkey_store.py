@@ -218,14 +218,14 @@ def test_A11_a_server_that_is_silent_is_lost_in_time_and_one_that_forgot_the_scr
 
 def test_H4_an_older_version_refuses_a_newer_ledger_and_says_so(server: servers.Server) -> None:
     async def steps() -> None:
-        server.ask("HSET", "headworks:{newer}", "schema", "2")
+        server.ask("HSET", "headworks:{newer}", "schema", "3")
         async with gateways(server.url, domain="newer") as (one,):
             one.send([Heartbeat(FIRST)])
             await until(lambda: one.lost == 1)
-            assert one.store.failure == "The ledger was written under schema 2; this version of headworks knows 1"
-            with pytest.raises(LedgerError, match="does not answer: The ledger was written under schema 2"):
+            assert one.store.failure == "The ledger was written under schema 3; this version of headworks knows 2"
+            with pytest.raises(LedgerError, match="does not answer: The ledger was written under schema 3"):
                 await one.store.look()
-        assert server.ask("HGETALL", "headworks:{newer}") == ["schema", "2"], "it was touched"
+        assert server.ask("HGETALL", "headworks:{newer}") == ["schema", "3"], "it was touched"
 
     run(steps())
 

@@ -14,14 +14,16 @@ from headworks.core.types import Owner
 from headworks.ledgers import valkey_view
 from headworks.ledgers.valkey_script import named, script
 from headworks.ledgers.valkey_view import View
-from headworks.ledgers.valkey_wire import Answers, Asked, encode, encode_asked, read_reply
+from headworks.ledgers.valkey_wire import Answers, Asked, Words, encode_asked, read_reply
 from headworks.testing.suites.ledger_subject import LEASE_MS, REMEMBER_MS
 
 PUBLISH = 'call("SPUBLISH", ROOT .. ":wake:" .. wakes[at][1], wakes[at][2])'
 KEEP = 'call("RPUSH", ROOT .. ":wakes", wakes[at][1] .. "\\0" .. wakes[at][2])'
-CLOCK = "local function clock_ms() return tonumber(ARGUMENTS[3]) end"
+CLOCK = 'local function clock_ms() return tonumber(redis.call("GET", ROOT .. ":clock") or "0") end'
 BODY = script(CLOCK).text.partition("\n")[2].partition("\n")[2]
 SCRIPT = named(BODY.replace(PUBLISH, KEEP))
+OTHER = named(BODY.replace(PUBLISH, KEEP) + "-- another version\n")
+"""The same, as far as it goes; but neither knows what the other one has in memory."""
 assert KEEP in SCRIPT.text
 
 
@@ -50,17 +52,21 @@ class PlainLedger:
     def __init__(self, wire: Wire, domain: str, *, records_max: int = 1_000_000) -> None:
         self.root = f"headworks:{{{domain}}}"
         self._wire = wire
+        self._words = Words()
         self._answers = Answers()
-        wire.ask("FUNCTION", "LOAD", "REPLACE", SCRIPT.text)
+        self.script = SCRIPT
+        for one in (SCRIPT, OTHER):
+            wire.ask("FUNCTION", "LOAD", "REPLACE", one.text)
         self._asked = Asked(None, "run", LEASE_MS, REMEMBER_MS, records_max)
         self._asked.epoch = read_reply(self._call([], 0)).epoch
 
     def apply(self, commands: Sequence[Command], now_ms: int) -> list[Answer]:
-        return self._answers.read(read_reply(self._call(commands, now_ms)), commands)
+        return self._answers.read(read_reply(self._call(commands, now_ms), len(commands)), commands)
 
     def _call(self, commands: Sequence[Command], now_ms: int) -> bytes:
         asked = encode_asked(self._asked)
-        told: bytes = self._wire.ask("FCALL", SCRIPT.name, 1, self.root, encode(commands), asked, now_ms)
+        self._wire.ask("SET", f"{self.root}:clock", now_ms)
+        told: bytes = self._wire.ask("FCALL", self.script.name, 1, self.root, asked, *self._words.of(commands))
         return told
 
     def take_wakes(self) -> list[tuple[Owner, str]]:
@@ -77,7 +83,7 @@ class PlainLedger:
         names = {"": self._level(pool)}
         prefix = f"{self.root}:level:{pool}\0".encode()
         for key in self._wire.ask("KEYS", f"{self.root}:level:{pool}*"):
-            if key.startswith(prefix) and not key.endswith(b":turns"):
+            if key.startswith(prefix):
                 name = key[len(prefix) :].decode()
                 names[name] = self._level(f"{pool}\0{name}")
         return names
@@ -86,8 +92,8 @@ class PlainLedger:
         flat = self._wire.ask("HGETALL", f"{self.root}:level:{name}")
         fields = dict(zip(flat[::2], flat[1::2], strict=True))
         finish = {field[1:].decode(): float(tag) for field, tag in fields.items() if field.startswith(b"=")}
-        waiting = self._wire.ask("ZRANGE", f"{self.root}:level:{name}:turns", 0, -1, "WITHSCORES")
-        turns = [(float(tag), flow.decode()) for flow, tag in zip(waiting[::2], waiting[1::2], strict=True)]
+        waiting = [field[1:].decode() for field, state in fields.items() if field.startswith(b"+") and state == b"w"]
+        turns = sorted((finish[flow], flow) for flow in waiting)
         return float(fields.get(b"virtual", 0)), finish, turns
 
 

@@ -32,7 +32,7 @@ from headworks.ledgers.valkey_line import Line, StoreError, StoreLost, open_line
 from headworks.ledgers.valkey_place import Place
 from headworks.ledgers.valkey_script import SCHEMA, Script, script
 from headworks.ledgers.valkey_view import View
-from headworks.ledgers.valkey_wire import Answers, Asked, Reply, encode, encode_asked, read_reply
+from headworks.ledgers.valkey_wire import Answers, Asked, Reply, Words, encode_asked, read_reply
 
 log = logging.getLogger("headworks.ledgers")
 
@@ -92,6 +92,7 @@ class ValkeyStore:
         self._script = ledger or script()
         self._asked = Asked(None, "", lease_ms, remember_ms, records_max)
         self._asked_blob = b""
+        self._words = Words()
         self._answers = Answers()
         self._line: Line | None = None
         self._ears: Line | None = None
@@ -130,15 +131,15 @@ class ValkeyStore:
             self._sent_s.append(self._clock_s())
             if self._watch is None:
                 self._look_later(CALL_S)
-            words = (b"FCALL", self._script.name, 1, self.root, encode(commands), self._asked_blob)
-            line.ask(words, partial(self._answered, lists, commands))
+            call = (b"FCALL", self._script.name, 1, self.root, self._asked_blob)
+            line.ask((*call, *self._words.of(commands)), partial(self._answered, lists, commands))
 
     def _answered(self, lists: Sequence[tuple[Sequence[Command], Answered]], commands: Sequence[Command], told: object) -> None:
         self._sent_s.popleft()
         if not isinstance(told, bytes):
             self._failed(str(told))
         else:
-            reply = read_reply(told)
+            reply = read_reply(told, len(commands))
             if reply.outcome == "ok":
                 self._give(lists, self._answers.read(reply, commands), reply)
             elif self._line is not None:  # of another epoch: nothing was run
@@ -231,7 +232,7 @@ class ValkeyStore:
             run_id = await _run_id(line)
             await _load(line, self._script)
             self._asked.epoch, self._asked.run_id = None, run_id
-            words = ("FCALL", self._script.name, 1, self.root, encode(()), encode_asked(self._asked))
+            words = ("FCALL", self._script.name, 1, self.root, encode_asked(self._asked))
             told = await line.asked(*words)
             if self._channel:
                 self._ears = await open_line(door, over.set, self._heard)

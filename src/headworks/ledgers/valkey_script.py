@@ -1,8 +1,9 @@
 """The ledger's Lua script: the files of `lua/`, behind what they share with the book in Python.
 
-Constants, the state table and the commands' fields are written out from `core/`, so there is one place where each is
-decided. All is one text, a library of one function that the server loads once: what `EVALSHA` makes anew for every call,
-150 functions and some tables, would cost as much as a dozen commands. It is named by its hash, so versions stand side by side.
+Constants, the state table and the commands' fields are written out from `core/`, so there is one place where each is decided;
+only commands that come in another form are read by hand (`lua/words.lua`). All is one text, a library of one function that the
+server loads once: what `EVALSHA` makes anew for every call, 150 functions and some tables, would cost as much as a dozen
+commands. It is named by its hash, so versions stand side by side.
 """
 
 from __future__ import annotations
@@ -11,25 +12,39 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import fields
 from importlib.resources import files
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 from headworks.core import book_leases, book_lives, book_proof, book_records, fair, level
 from headworks.core.book_counters import UNLIMITED
 from headworks.core.book_table import MOVES, STOP_PROVED, STOP_VERBS, Move
-from headworks.core.commands import Command
 from headworks.core.types import READ_UNITS
+from headworks.ledgers.valkey_wire import CODES, PACKED
 
-SCHEMA = 1
+SCHEMA = 2
 """Of the keys and values in the store (docs/ledger-on-valkey.md). A version refuses every other one."""
-PARTS = ("shelves", "records", "counters", "level", "turns", "lives", "testimony", "leases", "apply")
-FORGOTTEN_PAGE = 128
+PARTS = (
+    *("words", "shelves", "records", "remembering", "counters", "level", "marks", "turns", "lives", "testimony", "leases"),
+    "apply",
+)
+FORGOTTEN_PAGE = 32
 FORGOTTEN_PAGES_MAX = 32
 """Pages of ended executions that one list of commands forgets at most."""
+QUEUED_MAX = 128
+"""Values in one element of a queue."""
+ENDS_PAGE = 64
+KEPT_MAX = 200_000
+"""Names of counters, flows and shapes that the script keeps in memory between calls; beyond, it begins anew."""
+DOMAINS_MAX = 16
+"""Domains on one server of which it does."""
 
 LIMITS: dict[str, int] = {
     "SCHEMA": SCHEMA,
     "FORGOTTEN_PAGE": FORGOTTEN_PAGE,
     "FORGOTTEN_PAGES_MAX": FORGOTTEN_PAGES_MAX,
+    "QUEUED_MAX": QUEUED_MAX,
+    "ENDS_PAGE": ENDS_PAGE,
+    "KEPT_MAX": KEPT_MAX,
+    "DOMAINS_MAX": DOMAINS_MAX,
     "UNLIMITED": UNLIMITED,
     **{
         name: getattr(module, name)
@@ -45,18 +60,6 @@ LIMITS: dict[str, int] = {
         for name in names
     },
 }
-
-OWNERS = ("owner", "reserved_by")
-KEYS = ("key",)
-NAMES = """
-local function name_of(pair)
-  return pair and pair[1] .. "\\0" .. pair[2] or nil
-end
-local function told(record)
-  record.owner, record.reserved_by, record.key = name_of(record.owner), name_of(record.reserved_by), name_of(record.key)
-  return record
-end
-"""
 
 
 class Script(NamedTuple):
@@ -96,8 +99,8 @@ def prelude() -> str:
             f"local READ_UNITS = {_table(dict.fromkeys(sorted(READ_UNITS), True))}",
             f"local STOP_VERBS, STOP_PROVED = {_table(STOP_VERBS)}, {_value(STOP_PROVED)}",
             *_moves(),
-            NAMES,
-            f"local READ = {{ {', '.join(_reader(kind) for kind in get_args(Command))} }}",
+            f"local CODE = {_table({kind.__name__: code for kind, code in CODES.items()})}",
+            f"local READ = {{ {', '.join(_reader(kind) for kind in CODES if kind not in PACKED)} }}",
         ]
     )
 
@@ -126,15 +129,10 @@ def _move(move: Move) -> str:
 
 
 def _reader(kind: type[Any]) -> str:
-    """A command comes as its name and its fields in order."""
-    parts = [f"[{_value(field.name)}] = {_field(field.name, number)}" for number, field in enumerate(fields(kind), 2)]
-    return f"{kind.__name__} = function(c) return {{ {', '.join(parts)} }} end"
-
-
-def _field(name: str, number: int) -> str:
-    if name in (*OWNERS, *KEYS):
-        return f"name_of(c[{number}])"
-    return f"told(c[{number}])" if name == "record" else f"c[{number}]"
+    """A command comes as its code and its fields in order."""
+    names = [field.name for field in fields(kind)]
+    parts = ", ".join(f"{name} = {name}" for name in names)
+    return f"[{CODES[kind]}] = function(_, {', '.join(names)}) return {{ {parts} }} end"
 
 
 def _table(values: dict[str, Any]) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -11,22 +13,24 @@ from headworks.core.book_audit import audit, differences
 from headworks.core.book_counters import Counters
 from headworks.core.book_parts import Boot, Entry
 from headworks.core.book_proof import Replica
-from headworks.core.book_table import CHARGED
-from headworks.core.types import Charge, Owner, RequestKey, Reservation, Usage
+from headworks.core.book_table import CHARGED, ORPHANED, RESERVED
+from headworks.core.types import Charge, Owner, RequestKey, Reservation
 from headworks.ledgers.valkey_script import look_script
+from headworks.ledgers.valkey_wire import PART, charges_of, read_usage
 
 SCRIPT = look_script()
 
-ENTRY = ("state", "key", "fingerprint", "owner", "reserved_by", "usage", "evidence", "forget_ms", "ended_ms", "seen")
-"""Of one that has ended; the others have these as well:"""
-LIVE = (
-    *("was", "pool", "replica", "incarnation", "charges", "flow", "weights", "cost_tokens", "steps", "reserved_ms"),
-    *("started_ms", "running_sequence", "closing_sequence", "closing_ms"),
+HEAD = ("came", "reserved_ms", "changes")
+"""Of a live record, after the number of its values and before the words of its `Reserve`."""
+BODY = ("code", "execution", "key", "fingerprint", "owner", "shape", "cost_tokens", "waiting_tokens", "more", "slots_tokens")
+"""After them come the amounts."""
+CHANGES = (
+    *("state", "was", "seen", "owner", "entered", "orphaned", "started_ms", "running_sequence", "closing_sequence"),
+    *("closing_ms", "incarnation", "steps"),
 )
+ENDED = ("forget_ms", "key", "state", "fingerprint", "owner", "usage", "evidence", "ended_ms")
 """In the order in which `records.lua` writes them."""
-
-
-BOOT, COUNTER, REPLICA = 9, 4, 14
+BOOK, BOOT, COUNTER, REPLICA = 11, 9, 4, 14
 """Values of one record of each kind."""
 READER, FOREIGN = 2, 7
 """Their places in a replica's."""
@@ -39,25 +43,30 @@ class View:
     """The answer of `look.lua`, as the book's own parts."""
 
     def __init__(self, told: Sequence[Any]) -> None:
-        book, boots, owned, replicas, inside, records, counters, keys, orphans = told
+        book, boots, replicas, live, counters, ended, keys = told
         self.counters = Counters()
         for name, blob in _pairs(counters):
             self._count(name, _values(blob, COUNTER))
-        self.counters.underflows = _decode(book)[UNDERFLOWS] if book else 0
-        self.entries = {name.decode(): _entry(name.decode(), blob) for name, blob in _pairs(records)}
+        self.counters.underflows = _values(book, BOOK)[UNDERFLOWS] if book else 0
         self.boots: dict[Owner, Boot] = {}
         for name, blob in _pairs(boots):
             boot = Boot(_owner(name.decode()))
             boot.alive = _values(blob, BOOT)[1]
             self.boots[boot.owner] = boot
-        for name, executions in owned:
-            self._listed(self.boots[_owner(name.decode())].entries, executions)
         self.replicas = {name.decode(): Replica(name.decode()) for name, _ in _pairs(replicas)}
         self._told = {name.decode(): _values(blob, REPLICA) for name, blob in _pairs(replicas)}
-        for name, executions in inside:
-            self._listed(self.replicas[name.decode()].entries, executions)
+        found = [_live(name.decode(), blob) for name, blob in _pairs(live)]
+        self.entries = {one.entry.execution: one.entry for one in sorted(found, key=attrgetter("came"))}
+        self.entries.update((name.decode(), _ended(name.decode(), blob)) for name, blob in _pairs(ended))
         self.orphans: dict[str, Entry] = {}
-        self._listed(self.orphans, orphans)
+        for one in sorted(found, key=attrgetter("came")):
+            self.boots[one.entry.owner].entries[one.entry.execution] = one.entry
+        for one in sorted(found, key=attrgetter("entered")):
+            if one.entry.state in CHARGED:
+                self.replicas[one.entry.replica].entries[one.entry.execution] = one.entry
+        for one in sorted(found, key=attrgetter("orphaned")):
+            if one.entry.state == ORPHANED:
+                self.orphans[one.entry.execution] = one.entry
         self.keys = {_key(name.decode()): execution.decode() for name, execution in _pairs(keys)}
 
     def charged(self) -> list[Reservation]:
@@ -85,12 +94,6 @@ class View:
         (counter,) = self.counters.find([Charge(scope, unit, 0)])
         counter.held, counter.committed, counter.limit, counter.excess = values
 
-    def _listed(self, into: dict[str, Entry], executions: Iterable[bytes]) -> None:
-        """A name without a record is listed all the same: the audit says so."""
-        for execution in executions:
-            name = execution.decode()
-            into[name] = self.entries.get(name) or Entry.of(name, "", None, "", Owner("", ""))
-
 
 def _pairs(flat: Sequence[bytes]) -> Iterator[tuple[bytes, bytes]]:
     return zip(flat[::2], flat[1::2], strict=True)
@@ -98,7 +101,7 @@ def _pairs(flat: Sequence[bytes]) -> Iterator[tuple[bytes, bytes]]:
 
 def _values(blob: bytes, count: int) -> list[Any]:
     """So many values packed one after another, with nothing around them."""
-    found: list[Any] = _decode(bytes([0xDC, 0, count]) + blob)
+    found: list[Any] = _decode(bytes([0xDC, *count.to_bytes(2, "big")]) + blob)
     return found
 
 
@@ -112,23 +115,49 @@ def _key(name: str) -> RequestKey:
     return RequestKey(tenant, request_id)
 
 
-def _entry(execution: str, blob: bytes) -> Entry:
-    try:
-        values = _values(blob, len(ENTRY) + len(LIVE))
-    except msgspec.DecodeError:
-        values = _values(blob, len(ENTRY))
-    entry = Entry.of(execution, values[0], None, "", _owner(values[3]))
-    for name, value in zip((*ENTRY, *LIVE), values, strict=False):
-        setattr(entry, name, _READ[name](value) if name in _READ and value is not None else value)
+@dataclass(slots=True)
+class _Live:
+    """A record of what is claimed or charged, and where it stands in the lists it is in."""
+
+    entry: Entry
+    came: int
+    entered: int = 0
+    orphaned: int = 0
+
+
+def _live(execution: str, blob: bytes) -> _Live:
+    _, came, reserved_ms, changes, *body = _values(blob, _count(blob))
+    told = dict(zip(BODY, body, strict=False))
+    key = _key(told["key"]) if told["key"] else None
+    entry = Entry.of(execution, RESERVED, key, told["fingerprint"], _owner(told["owner"]))
+    entry.reserved_ms, entry.cost_tokens = reserved_ms, told["cost_tokens"]
+    if told["shape"]:
+        pool, replica, service_class, tenant, class_weight, tenant_weight, *names = told["shape"].split(PART)
+        entry.pool, entry.replica, entry.charges = pool, replica, charges_of(names, body[len(BODY) :])
+        entry.flow = (service_class, tenant) if service_class else None
+        entry.weights = (float(class_weight), float(tenant_weight))
+    found = _Live(entry, came, came)
+    for name, value in zip(CHANGES, changes or (), strict=False):
+        if name == "owner":
+            entry.owner = _owner(value)
+        elif name == "steps":
+            entry.steps = dict.fromkeys(value)
+        else:
+            setattr(found if name in ("entered", "orphaned") else entry, name, value)
+    return found
+
+
+def _count(blob: bytes) -> int:
+    """The first value says how many there are."""
+    if blob[0] < 0x80:
+        return blob[0]
+    return int.from_bytes(blob[1:2] if blob[0] == 0xCC else blob[1:3], "big")
+
+
+def _ended(execution: str, blob: bytes) -> Entry:
+    told = dict(zip(ENDED, _values(blob, len(ENDED)), strict=True))
+    key = _key(told["key"]) if told["key"] else None
+    entry = Entry.of(execution, told["state"], key, told["fingerprint"], _owner(told["owner"]))
+    entry.forget_ms, entry.ended_ms, entry.evidence = told["forget_ms"], told["ended_ms"], told["evidence"]
+    entry.usage = read_usage(told["usage"])
     return entry
-
-
-_READ: dict[str, Any] = {
-    "key": _key,
-    "owner": _owner,
-    "reserved_by": _owner,
-    "usage": lambda told: msgspec.convert(told, Usage),
-    "charges": lambda told: tuple(map(Charge._make, told)),
-    "flow": tuple,
-    "weights": tuple,
-}

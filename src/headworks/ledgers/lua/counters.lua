@@ -1,72 +1,130 @@
 -- What is held against every (scope, unit), and the limits it is compared with: `core/book_counters.py`.
 --
--- A counter that holds nothing and has no limit is not kept.
+-- A counter is called by its unit and scope. One that holds nothing and has no limit is not stored, but stays where it is in
+-- memory: shapes point at it.
 
 local counters = {}
 
-at_begin[#at_begin + 1] = function()
-  counters.by_unit = {}
-end
-
 local function read_counter(blob, name)
   local held, committed, limit, excess = unpacked(blob)
-  return { name = name, held = held, committed = committed, limit = limit, excess = excess }
+  return { name = name, held = held, committed = committed, limit = limit, excess = excess, is_changed = false }
 end
 
 local function write_counter(counter)
+  counter.is_changed = false
   if counter.held == 0 and counter.limit == LIMIT.UNLIMITED then
     return nil
   end
   return pack(counter.held, counter.committed, counter.limit, counter.excess)
 end
 
-local counter_shelf = shelf("counters", read_counter, write_counter)
+local counter_shelf
 
-local function named(counter)
-  local unit, scope = string.match(counter.name, "^(%Z*)%z(.*)$")
-  counter.scope, counter.unit = scope, unit
-  counter.is_read = READ_UNITS[unit] or false
+of_domain(function() return new_shelf("counters", read_counter, write_counter) end, function(one) counter_shelf = one end)
+
+local function part_names(counter)
+  counter.unit, counter.scope = string.match(counter.name, "^(%Z*)%z(.*)$")
+  counter.is_read = READ_UNITS[counter.unit] or false
+  return counter
+end
+
+function counters.named(name)
+  local counter = counter_shelf:find(name)
+  if not counter then
+    counter = { name = name, held = 0, committed = 0, limit = LIMIT.UNLIMITED, excess = 0, is_changed = false }
+    counter_shelf.kept[name] = counter
+    domain.kept = domain.kept + 1
+  end
+  if not counter.scope then
+    part_names(counter)
+  end
   return counter
 end
 
 function counters.of(scope, unit)
-  local of_unit = counters.by_unit[unit]
-  if not of_unit then
-    of_unit = {}
-    counters.by_unit[unit] = of_unit
-  end
-  local counter = of_unit[scope]
-  if not counter then
-    local name = unit .. "\0" .. scope
-    counter = counter_shelf:find(name)
-    if not counter then
-      counter = { name = name, held = 0, committed = 0, limit = LIMIT.UNLIMITED, excess = 0 }
-      counter_shelf.kept[name] = counter
-    end
-    of_unit[scope] = named(counter)
-  end
-  return counter
+  return counters.named(unit .. "\0" .. scope)
+end
+
+local function changed(counter)
+  counter.is_changed = true
+  counter_shelf:touch(counter.name)
 end
 
 -- By so much, which may be negative.
 local function hold(counter, amount)
   counter.held = counter.held + amount
-  counter_shelf.changed[counter.name] = true
+  if not counter.is_changed then
+    changed(counter)
+  end
 end
 
-local function stands_on(charges, scope, unit)
-  for _, charge in ipairs(charges) do
-    if charge[1] == scope and charge[2] == unit then
+-- A shape is what many requests have in common: where they run, whose turn they take, and what is charged for each, all but the
+-- amounts. It comes as one text, which is taken apart once: its parts with a byte 1 between them.
+
+local shapes
+
+of_domain(function() return {} end, function(one) shapes = one end)
+
+local PART = "\1"
+local HEAD = "^([^\1]*)\1([^\1]*)\1([^\1]*)\1([^\1]*)\1([^\1]*)\1([^\1]*)(.*)$"
+
+local function shape_from(blob)
+  local pool, replica, class, tenant, class_weight, tenant_weight, rest = string.match(blob, HEAD)
+  local one = {
+    blob = blob, head = string.sub(blob, 1, #blob - #rest), pool = pool, replica = replica, class = class ~= "" and class or nil,
+    tenant = tenant, class_weight = tonumber(class_weight), tenant_weight = tonumber(tenant_weight), names = {},
+    counters = {}, requests = {}, reads = false,
+  }
+  for name in string.gmatch(rest, "\1([^\1]*)") do
+    local counter = counters.named(name)
+    one.names[#one.names + 1], one.counters[#one.counters + 1] = name, counter
+    one.reads = one.reads or counter.is_read
+    if counter.unit == "requests" then
+      one.requests[#one.requests + 1] = #one.names
+    end
+  end
+  return one
+end
+
+function shape_of(blob)
+  local one = shapes[blob]
+  if not one then
+    one = shape_from(blob)
+    shapes[blob] = one
+    domain.kept = domain.kept + 1
+  end
+  return one
+end
+
+-- The same with other charges, as `Words.shape` in `valkey_wire.py` writes it.
+function make_shape(like, names)
+  return shape_of(table.concat({ like.head, unpack(names) }, PART))
+end
+
+-- How many sequences of the engine such charges stand for.
+local function sequences(shape, amounts)
+  local most = nil
+  for _, at in ipairs(shape and shape.requests or NOTHING) do
+    if amounts[at] > (most or -1) then
+      most = amounts[at]
+    end
+  end
+  return most or 1
+end
+
+local function stands_on(shape, name)
+  for _, one in ipairs(shape.names) do
+    if one == name then
       return true
     end
   end
   return false
 end
 
-local function foreign_floors(charges, scope, unit)
+local function foreign_floors(shape, counter)
   local found = {}
   for _, floor in ipairs(book.floors) do
-    if floor[4] == scope and floor[2] == unit and not stands_on(charges, floor[1], unit) then
+    if floor[4] == counter.scope and floor[2] == counter.unit and not stands_on(shape, floor[2] .. "\0" .. floor[1]) then
       found[#found + 1] = floor
     end
   end
@@ -74,24 +132,22 @@ local function foreign_floors(charges, scope, unit)
 end
 
 -- What does not fit, while the charges stand in the counters.
-local function shortfalls_of(charges)
+local function shortfalls_of(shape, amounts)
   local found = {}
-  for _, charge in ipairs(charges) do
-    local counter, amount = counters.of(charge[1], charge[2]), charge[3]
-    local alone = counter.is_read and counter.held == amount
-    if counter.held > counter.limit and amount ~= 0 and not alone then
+  for at, counter in ipairs(shape.counters) do
+    local alone = counter.is_read and counter.held == amounts[at]
+    if counter.held > counter.limit and amounts[at] ~= 0 and not alone then
       found[#found + 1] = { counter.scope, counter.unit, counter.held, counter.limit }
     end
   end
   if #book.floors == 0 then
     return found
   end
-  for _, charge in ipairs(charges) do
-    local counter = counters.of(charge[1], charge[2])
+  for at, counter in ipairs(shape.counters) do
     local left = counter.limit
-    for _, floor in ipairs(foreign_floors(charges, counter.scope, counter.unit)) do
+    for _, floor in ipairs(foreign_floors(shape, counter)) do
       left = left - math.max(0, floor[3] - counters.of(floor[1], floor[2]).held)
-      if counter.held > left and charge[3] ~= 0 then
+      if counter.held > left and amounts[at] ~= 0 then
         found[#found + 1] = { floor[1], floor[2], counter.held, left }
       end
     end
@@ -100,68 +156,72 @@ local function shortfalls_of(charges)
 end
 
 -- Charge all of them, or none: then the list says what was missing.
-function counters.take(charges)
-  local fits = true
-  for at = 1, #charges do
-    local charge = charges[at]
-    local counter = counters.of(charge[1], charge[2])
-    hold(counter, charge[3])
-    if counter.held > counter.limit then
+function counters.take(shape, amounts)
+  local fits, list = true, shape.counters
+  for at = 1, #list do
+    local counter = list[at]
+    local held = counter.held + amounts[at]
+    counter.held = held
+    if held > counter.limit then
       fits = false
+    end
+    if not counter.is_changed then
+      changed(counter)
     end
   end
   if fits and #book.floors == 0 then
     return NOTHING
   end
-  local shortfalls = shortfalls_of(charges)
+  local shortfalls = shortfalls_of(shape, amounts)
   if #shortfalls > 0 then
-    counters.give(charges)
+    counters.give(shape, amounts)
   end
   return shortfalls
 end
 
-function counters.force(charges)
-  for _, charge in ipairs(charges) do
-    local counter = counters.of(charge[1], charge[2])
-    hold(counter, charge[3])
+function counters.force(shape, amounts)
+  for at, counter in ipairs(shape.counters) do
+    hold(counter, amounts[at])
     counter.excess = math.max(counter.excess, counter.held)
   end
 end
 
-function counters.give(charges)
-  for at = 1, #charges do
-    local charge = charges[at]
-    local counter = counters.of(charge[1], charge[2])
-    hold(counter, -charge[3])
-    if counter.held < 0 then
+function counters.give(shape, amounts)
+  local list = shape and shape.counters or NOTHING
+  for at = 1, #list do
+    local counter = list[at]
+    local held = counter.held - amounts[at]
+    counter.held = held
+    if held < 0 then
       book.underflows = book.underflows + 1
+    end
+    if not counter.is_changed then
+      changed(counter)
     end
   end
 end
 
 -- The charges that could not be taken now, as shortfalls. Nothing is charged.
-function counters.lacking(charges)
-  local shortfalls = counters.take(charges)
+function counters.lacking(shape, amounts)
+  local shortfalls = counters.take(shape, amounts)
   if #shortfalls == 0 then
-    counters.give(charges)
+    counters.give(shape, amounts)
   end
   return shortfalls
 end
 
-function counters.never_fits(charges)
+function counters.never_fits(shape, amounts)
   local never = {}
-  for _, charge in ipairs(charges) do
-    local scope, unit, amount = charge[1], charge[2], charge[3]
-    local counter = counters.of(scope, unit)
+  for at, counter in ipairs(shape.counters) do
     if not counter.is_read then
-      local limit = counter.limit
+      local amount, limit = amounts[at], counter.limit
       if amount > limit then
-        never[#never + 1] = { scope, unit, amount, limit }
+        never[#never + 1] = { counter.scope, counter.unit, amount, limit }
       end
-      for _, floor in ipairs(foreign_floors(charges, scope, unit)) do
+      for _, floor in ipairs(foreign_floors(shape, counter)) do
         limit = limit - floor[3]
         if amount > limit then
-          never[#never + 1] = { floor[1], unit, amount, limit }
+          never[#never + 1] = { floor[1], counter.unit, amount, limit }
         end
       end
     end
@@ -169,21 +229,25 @@ function counters.never_fits(charges)
   return never
 end
 
-function counters.commit(charges)
-  for _, charge in ipairs(charges) do
-    local counter = counters.of(charge[1], charge[2])
-    if counter.limit ~= LIMIT.UNLIMITED then
-      counter.committed = counter.committed + charge[3]
-      hold(counter, charge[3])
-      if counter.held > counter.limit then
-        counter.excess = math.max(counter.excess, counter.held)
-      end
+local function commit(counter, amount)
+  if counter.limit ~= LIMIT.UNLIMITED then
+    counter.committed = counter.committed + amount
+    hold(counter, amount)
+    if counter.held > counter.limit then
+      counter.excess = math.max(counter.excess, counter.held)
     end
   end
 end
 
--- Replace every limit and floor; what is held stays held, and what is committed as long as there is a limit.
-function counters.set(limits, floors, committed, keeps)
+-- Names and amounts, one after another.
+function counters.commit(pairs_told)
+  for at = 1, #pairs_told, 2 do
+    commit(counters.named(pairs_told[at]), pairs_told[at + 1])
+  end
+end
+
+-- Limits go, unless it is by the policy in force and they were only not told: then those of former periods go.
+local function lift_limits(limits, keeps)
   local told, periods = {}, {}
   for _, limit in ipairs(limits) do
     told[limit[2] .. "\0" .. limit[1]] = true
@@ -192,22 +256,25 @@ function counters.set(limits, floors, committed, keeps)
       periods[quota] = limit[1]
     end
   end
-  local names = {}
-  for name in pairs(counter_shelf:all()) do
-    names[#names + 1] = name
-  end
-  for _, name in ipairs(names) do
-    local unit, scope = string.match(name, "^(%Z*)%z(.*)$")
-    local counter, period = counters.of(scope, unit), periods[string.match(scope, "^(.*)@") or ""]
-    if not keeps or told[name] or (period and scope < period) then
-      counter.limit, counter.excess = LIMIT.UNLIMITED, 0
-      counter_shelf.changed[name] = true
+  for name, counter in pairs(counter_shelf:all()) do
+    if counter then
+      local scope = (counter.scope and counter or part_names(counter)).scope
+      local period = periods[string.match(scope, "^(.*)@") or ""]
+      if not keeps or told[name] or (period and scope < period) then
+        counter.limit, counter.excess = LIMIT.UNLIMITED, 0
+        changed(counter)
+      end
     end
   end
+end
+
+-- Replace every limit and floor; what is held stays held, and what is committed as long as there is a limit.
+function counters.set(limits, floors, committed, keeps)
+  lift_limits(limits, keeps)
   for _, limit in ipairs(limits) do
     local counter = counters.of(limit[1], limit[2])
     counter.limit = limit[3]
-    counter_shelf.changed[counter.name] = true
+    changed(counter)
     if counter.held > counter.limit then
       counter.excess = counter.held
     end
@@ -221,10 +288,12 @@ function counters.set(limits, floors, committed, keeps)
   end
   local more = {}
   for _, charge in ipairs(committed) do
-    local amount = charge[3] - counters.of(charge[1], charge[2]).committed
-    if amount > 0 then
-      more[#more + 1] = { charge[1], charge[2], amount }
+    local counter = counters.of(charge[1], charge[2])
+    more[#more + 1] = { counter, charge[3] - counter.committed }
+  end
+  for _, one in ipairs(more) do
+    if one[2] > 0 then
+      commit(one[1], one[2])
     end
   end
-  counters.commit(more)
 end

@@ -9,25 +9,21 @@ function lapses.orphan(entry)
   if entry.closing_sequence == 0 then
     entry.closing_sequence = book.sequence
   end
-  entry.closing_ms = book.now_ms
+  entry.closing_ms, entry.orphaned = book.now_ms, next_order()
   touch(entry)
-  orphans:add(entry.execution, next_order())
 end
 
 -- A claim whose owner is gone was never charged.
 function lapses.forget(entry)
   unclaim(entry)
-  entries:remove(entry.execution)
+  entries.remove(entry.execution)
 end
 
 -- Nobody is known to watch over its executions any more. They stay charged (A7).
 local function lapse(boot)
   boot.alive, boot.gone_ms = false, book.now_ms
   boots:put(boot.owner, boot)
-  local names = owned(boot.owner):names()
-  entries:fetch(names)
-  for _, name in ipairs(names) do
-    local entry = entries:find(name)
+  for _, entry in ipairs(owned(boot.owner)) do
     local move = MOVES[entry.state].lapse
     if move then
       lapses[move.act](entry)
@@ -43,7 +39,7 @@ end
 -- Lapse whoever has not renewed, forget whoever is long gone and owns nothing.
 local function sweep_boots()
   book.sweep_due_ms = LIMIT.NEVER_MS
-  for _, boot in ipairs(boots:inorder()) do
+  for _, boot in ipairs(boots:inorder("order")) do
     if boot.alive and book.now_ms >= boot.lease_until_ms then
       book.sequence = book.sequence + 1
       lapse(boot)
@@ -51,7 +47,7 @@ local function sweep_boots()
     local due_ms = boot.lease_until_ms
     if not boot.alive then
       due_ms = boot.gone_ms + LIMIT.TOMBSTONE_LEASES * book.lease_ms
-      if #owned(boot.owner):page(0, 0) > 0 then
+      if owns_any(boot.owner) then
         due_ms = LIMIT.NEVER_MS
       elseif book.now_ms >= due_ms then
         boots:remove(boot.owner)
@@ -74,7 +70,7 @@ end
 local function profiles_beside(asking, all)
   local sums, places = {}, {}
   for _, boot in ipairs(all) do
-    local counts_still = boot ~= asking and #boot.profiles > 0 and (boot.alive or #owned(boot.owner):page(0, 0) > 0)
+    local counts_still = boot ~= asking and #boot.profiles > 0 and (boot.alive or owns_any(boot.owner))
     for _, one in ipairs(counts_still and boot.profiles or NOTHING) do
       local place = places[one[1]]
       if place then
@@ -111,7 +107,7 @@ function leases.heartbeat(command)
   boots:put(command.owner, boot)
   local ended, alarms, owners = {}, {}, {}
   judge_all(ended, alarms)
-  local all = boots:inorder()
+  local all = boots:inorder("order")
   for _, one in ipairs(all) do
     if one.alive and not one.posting then
       owners[#owners + 1] = one.owner
@@ -131,10 +127,9 @@ function leases.depart(command)
 end
 
 local function take_over(entry, owner)
-  orphans:remove(entry.execution)
-  owned(entry.owner):remove(entry.execution)
+  entry.reserved_by = reserved_by(entry)
   entry.state, entry.was, entry.owner = MOVES.ORPHANED.adopt.state, "", owner
-  owned(owner):add(entry.execution, next_order())
+  entry.came = next_order()
   touch(entry)
 end
 
@@ -143,37 +138,22 @@ function leases.adopt(command)
   if not lives_on(command.owner) then
     return full("refused")
   end
-  local most, adopted, first = math.min(command.most, LIMIT.ADOPT_MAX), {}, 0
-  while #adopted < most do
-    local page = orphans:page(first, first + 255)
-    entries:fetch(page)
-    for _, name in ipairs(page) do
-      local entry = entries:find(name)
-      if #adopted < most and not lives_on(entry.owner) then
-        adopted[#adopted + 1] = entry
-      end
+  local most, records = math.min(command.most, LIMIT.ADOPT_MAX), {}
+  for _, entry in ipairs(orphans()) do
+    if #records < most and not lives_on(entry.owner) then
+      take_over(entry, command.owner)
+      records[#records + 1] = reservation(entry)
     end
-    if #page < 256 then
-      break
-    end
-    first = first + 256
-  end
-  local records = {}
-  for at, entry in ipairs(adopted) do
-    take_over(entry, command.owner)
-    records[at] = reservation(entry)
   end
   return full("ok", "", { records = records })
 end
 
 -- A living owner tells its execution again.
 function leases.reassert(command)
-  local told = command.record
-  command.execution, command.owner = told.execution, told.owner
-  if not lives_on(told.owner) then
+  if not lives_on(command.owner) then
     return full("fenced")
   end
-  return go("reassert", entries:find(told.execution), command)
+  return go("reassert", entries.find(command.execution), command)
 end
 
 function acts.confirm(entry, command, move)
@@ -189,7 +169,6 @@ function acts.take_back(entry, command, move)
   if entry.owner ~= command.owner then
     return plain(command, entry, "refused")
   end
-  orphans:remove(entry.execution)
   entry.state = command.record.state == "CANCELLING" and "CANCELLING" or entry.was
   entry.was = ""
   if entry.state ~= "CANCELLING" then
@@ -204,8 +183,7 @@ end
 
 local function retold(told, state)
   local entry = new_entry(told.execution, state, told.key, told.fingerprint, told.owner)
-  entry.reserved_by, entry.seen, entry.replica, entry.charges = told.reserved_by, told.seen, told.replica, told.charges
-  entry.pool = string.match(told.replica, "^(.*)/") or told.replica
+  entry.reserved_by, entry.seen, entry.shape, entry.amounts = told.reserved_by, told.seen, shape_of(told.shape), told.amounts
   entry.reserved_ms, entry.started_ms, entry.ended_ms = told.reserved_ms, told.started_ms, told.ended_ms
   return entry
 end
@@ -224,20 +202,24 @@ function acts.believe(former, command, move)
     state = "CANCELLING"
   end
   local entry = retold(told, state)
-  entries:put(told.execution, entry)
+  if TERMINAL[state] then
+    entry.usage, entry.evidence = told.usage, told.evidence
+  else
+    entry.came = next_order()
+    entry.entered = entry.came
+  end
+  entries.put(entry)
   local newest = newest_of(told.key)
   if told.key and (not newest or TERMINAL[newest.state]) then
     keys:put(told.key, told.execution)
   end
   if TERMINAL[state] then
-    entry.usage, entry.evidence = told.usage, told.evidence
     remember(entry)
     return plain(command, entry, move.outcome)
   end
-  owned(told.owner):add(told.execution, next_order())
   if CHARGED[state] then
-    counters.force(told.charges)
-    open_replica(told.replica):enter(entry)
+    counters.force(entry.shape, entry.amounts)
+    open_replica(entry.shape.replica):count(sequences(entry.shape, entry.amounts))
   end
   if state == "RUNNING" then
     entry.running_sequence = book.sequence
@@ -249,10 +231,8 @@ end
 
 function leases.held(command)
   local records = {}
-  local names = owned(command.owner):names()
-  entries:fetch(names)
-  for at, name in ipairs(names) do
-    records[at] = reservation(entries:find(name))
+  for at, entry in ipairs(owned(command.owner)) do
+    records[at] = reservation(entry)
   end
   return full("ok", "", { records = records })
 end

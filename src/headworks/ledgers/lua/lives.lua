@@ -3,15 +3,20 @@
 local lives = {}
 local open_replica -- in testimony.lua
 
--- How many sequences of the engine such charges stand for.
-local function sequences(charges)
-  local most = nil
-  for _, charge in ipairs(charges) do
-    if charge[2] == "requests" and charge[3] > (most or -1) then
-      most = charge[3]
-    end
+-- Both are there for good, once they are.
+local function turns_for(shape)
+  if shape.turns then
+    return looked_at(shape.turns)
   end
-  return most or 1
+  shape.turns = open_turns(shape.pool)
+  return shape.turns
+end
+
+local function replica_of(shape)
+  if not shape.on then
+    shape.on = open_replica(shape.replica)
+  end
+  return shape.on
 end
 
 -- Charging.
@@ -26,12 +31,15 @@ end
 -- Not now: the flow is remembered as waiting, with this one and what is behind it.
 local function not_now(command, turns, outcome, shortfalls)
   local waiting = command.cost_tokens + command.waiting_tokens
-  turns:leave_mark(command.flow[1], command.flow[2], command.owner, command.charges, waiting, false)
+  turns:leave_mark(command.owner, command.shape, command.amounts, waiting, false)
   return told(command, turns, outcome, "", shortfalls)
 end
 
 -- One key, one execution that may run (A6).
 local function may_run(entry, command)
+  if not entry and not command.key and entries.count() < book.records_max then
+    return true
+  end
   if entry and entry.owner ~= command.owner then
     return false
   end
@@ -39,24 +47,24 @@ local function may_run(entry, command)
   if newest and newest ~= entry and not may_follow(newest, command.fingerprint) then
     return false
   end
-  return entry or entries:count() < book.records_max or room()
+  return entry or entries.count() < book.records_max or room()
 end
 
--- Write the record of what has just been charged.
-local function admit(entry, command, replica)
-  local execution = command.execution
-  local named = entry or command -- what was claimed stays what it was claimed as
-  local made = new_entry(execution, "RESERVED", named.key, named.fingerprint, command.owner)
-  made.pool, made.replica, made.flow, made.weights = command.pool, command.replica, command.flow, command.weights
-  made.cost_tokens, made.charges, made.reserved_ms = command.cost_tokens, command.charges, book.now_ms
-  if not entry then
-    owned(command.owner):add(execution, next_order())
+-- What was asked is now the record of what has just been charged.
+local function admit(former, entry, replica)
+  entry.entered, entry.reserved_ms = next_order(), book.now_ms
+  entry.came = entry.entered
+  if former then -- what was claimed stays what it was claimed as
+    entry.came, entry.key, entry.fingerprint = former.came, former.key, former.fingerprint
+    entry.is_changed, entry.body = true, nil
+    entries.put(entry)
+  else
+    entries.add(entry)
   end
-  entries:put(execution, made)
-  if named.key then
-    keys:put(named.key, execution)
+  if entry.key then
+    keys:put(entry.key, entry.execution)
   end
-  replica:enter(made)
+  replica:count(sequences(entry.shape, entry.amounts))
 end
 
 -- Another flow's turn; or, for a moment, nobody's there, so that a sample can decide about old work (E3b).
@@ -64,53 +72,56 @@ local function whose_turn(command, turns, replica)
   if book.now_ms < replica.yield_until_ms then
     return true, NOTHING
   end
-  return turns:must_yield(command.flow[1], command.flow[2], command.owner, command.charges)
+  return turns:must_yield(command.owner, command.shape)
 end
 
--- Identity, then every limit, then whose turn it is; then charge every scope, or none.
+-- Identity, then every limit, then whose turn it is; then charge every scope, or none. The command is read as a new record.
 function acts.charge(entry, command, move)
   if not may_run(entry, command) then
     return full("dead", entry and entry.state)
   end
-  local class, tenant = command.flow[1], command.flow[2]
-  local turns, replica = open_turns(command.pool), open_replica(command.replica)
-  turns:note_slots(command.owner, command.slots_tokens)
-  local shortfalls = counters.take(command.charges)
+  local shape, amounts = shape_of(command.shape), command.amounts
+  command.shape = shape
+  local turns, replica = turns_for(shape), replica_of(shape)
+  if command.slots_tokens ~= 0 or next(turns.slots) then
+    turns:note_slots(command.owner, command.slots_tokens)
+  end
+  local shortfalls = counters.take(shape, amounts)
   if #shortfalls > 0 then
-    local never = counters.never_fits(command.charges)
+    local never = counters.never_fits(shape, amounts)
     if #never > 0 then
       return told(command, turns, "never", "", never)
     end
     return not_now(command, turns, "refused", shortfalls)
   end
   local passing = NOTHING
-  local somebody_first = turns.fresh > 0 and turns:anybody_before(class, tenant, command.owner)
+  local somebody_first = turns.fresh > 0 and turns:anybody_before(shape.class, shape.tenant, command.owner)
   if somebody_first or book.now_ms < replica.yield_until_ms then
-    counters.give(command.charges)
+    counters.give(shape, amounts)
     local must_yield
     must_yield, passing = whose_turn(command, turns, replica)
     if must_yield then
       return not_now(command, turns, "yield", NOTHING)
     end
-    counters.take(command.charges)
+    counters.take(shape, amounts)
   end
   admit(entry, command, replica)
-  turns:grant(class, tenant, command.weights, command.cost_tokens, passing)
+  turns:grant(shape, command.cost_tokens, passing)
   if command.more then
-    turns:leave_mark(class, tenant, command.owner, command.charges, command.waiting_tokens, true)
+    turns:leave_mark(command.owner, shape, amounts, command.waiting_tokens, true)
   elseif turns.fresh + turns.dormant > 0 then
-    turns:unmark(class, tenant, command.owner)
+    turns:unmark(shape.class, shape.tenant, command.owner)
   end
   if turns.fresh > 0 or next(turns.slots) then
     return told(command, turns, move.outcome, move.state, NOTHING)
   end
-  return { move.outcome, move.state }
+  return short(PLAIN, move.outcome, move.state)
 end
 
 -- The first grant's answer was lost; it is given again, to nobody else.
 function acts.confirm_charge(entry, command, move)
   local outcome = entry.owner == command.owner and move.outcome or "dead"
-  return told(command, open_turns(command.pool), outcome, entry.state, NOTHING)
+  return told(command, open_turns(shape_of(command.shape).pool), outcome, entry.state, NOTHING)
 end
 
 -- Authority is fenced: only a boot whose lease runs may charge.
@@ -118,24 +129,28 @@ function lives.reserve(command)
   if not lives_on(command.owner) then
     return full("fenced")
   end
-  return go("reserve", entries:find(command.execution), command)
+  return go("reserve", entries.find(command.execution), command)
 end
 
 -- Running.
 
 -- Its prompt has been read: what it held for that alone comes back, to whoever waits for it (B7).
 local function has_read(entry)
-  local read, kept = {}, {}
-  for _, charge in ipairs(entry.charges) do
-    local to = READ_UNITS[charge[2]] and read or kept
-    to[#to + 1] = charge
-  end
-  if #read == 0 then
+  local shape, read, kept = entry.shape, {}, {}
+  if not shape.reads then
     return
   end
-  counters.give(read)
-  entry.charges = kept
-  local turns = find_turns(entry.pool)
+  local read_names, kept_names = {}, {}
+  for at, counter in ipairs(shape.counters) do
+    local names, amounts = kept_names, kept
+    if counter.is_read then
+      names, amounts = read_names, read
+    end
+    names[#names + 1], amounts[#amounts + 1] = counter.name, entry.amounts[at]
+  end
+  counters.give(make_shape(shape, read_names), read)
+  entry.shape, entry.amounts, entry.body = make_shape(shape, kept_names), kept, nil
+  local turns = find_turns(shape.pool)
   if turns and turns.fresh > 0 then
     turns:wake()
   end
@@ -157,20 +172,18 @@ function acts.see(entry, command, move)
 end
 
 -- Growth added to the record's charges, one charge for each scope and unit.
-local function merged(charges, more)
-  local found, at = {}, {}
-  for _, list in ipairs({ charges, more }) do
-    for _, charge in ipairs(list) do
-      local name = charge[2] .. "\0" .. charge[1]
-      if at[name] then
-        at[name][3] = at[name][3] + charge[3]
-      else
-        at[name] = { charge[1], charge[2], charge[3] }
-        found[#found + 1] = at[name]
+local function merge(entry, shape, amounts)
+  local names, sums, at = {}, {}, {}
+  for _, list in ipairs({ { entry.shape, entry.amounts }, { shape, amounts } }) do
+    for place, name in ipairs(list[1].names) do
+      if not at[name] then
+        names[#names + 1] = name
+        at[name] = #names
       end
+      sums[at[name]] = (sums[at[name]] or 0) + list[2][place]
     end
   end
-  return found
+  entry.shape, entry.amounts, entry.body = make_shape(entry.shape, names), sums, nil
 end
 
 local function contains(list, value)
@@ -180,6 +193,17 @@ local function contains(list, value)
     end
   end
   return false
+end
+
+-- Fairness counts plain tokens; memory scopes round them up, so the smallest is nearest.
+local function plain_tokens(shape, amounts)
+  local least = nil
+  for at, counter in ipairs(shape.counters) do
+    if counter.unit == "tokens" then
+      least = math.min(least or amounts[at], amounts[at])
+    end
+  end
+  return least or 0
 end
 
 -- More, once for each step.
@@ -193,24 +217,19 @@ function acts.grow(entry, command, move)
   if #(entry.steps or NOTHING) >= LIMIT.STEPS_MAX then
     return acts.refuse(entry)
   end
-  local shortfalls = counters.take(command.charges)
+  local shape, amounts = shape_of(command.shape), command.amounts
+  local shortfalls = counters.take(shape, amounts)
   if #shortfalls > 0 then
     return full("refused", entry.state, { shortfalls = shortfalls })
   end
   entry.steps = entry.steps or {}
   entry.steps[#entry.steps + 1] = command.step
-  local replica, before = open_replica(entry.replica), sequences(entry.charges)
-  entry.charges = merged(entry.charges, command.charges)
-  replica:count(sequences(entry.charges) - before)
-  local grown_tokens = nil -- fairness counts plain tokens; memory scopes round them up, so the smallest is nearest
-  for _, charge in ipairs(command.charges) do
-    if charge[2] == "tokens" then
-      grown_tokens = math.min(grown_tokens or charge[3], charge[3])
-    end
-  end
-  grown_tokens = grown_tokens or 0
-  if entry.flow and grown_tokens ~= 0 then
-    open_turns(entry.pool):correct(entry.flow[1], entry.flow[2], entry.weights, grown_tokens)
+  local replica, before_count = open_replica(entry.shape.replica), sequences(entry.shape, entry.amounts)
+  merge(entry, shape, amounts)
+  replica:count(sequences(entry.shape, entry.amounts) - before_count)
+  local grown_tokens = plain_tokens(shape, amounts)
+  if entry.shape.class and grown_tokens ~= 0 then
+    open_turns(entry.shape.pool):correct(entry.shape, grown_tokens)
   end
   entry.cost_tokens = entry.cost_tokens + grown_tokens
   touch(entry)
@@ -237,7 +256,6 @@ function acts.bury(entry, command, move)
   if not entry then
     room()
     entry = new_entry(command.execution, move.state, nil, "", command.owner)
-    entries:put(command.execution, entry)
   elseif entry.state == "CLAIMED" then
     unclaim(entry)
   end
@@ -245,6 +263,7 @@ function acts.bury(entry, command, move)
   if command.evidence then
     entry.evidence, entry.usage = command.evidence, command.usage
   end
+  entries.put(entry)
   forget_at(TOMBSTONES, entry, book.now_ms + LIMIT.TOMBSTONE_LEASES * book.lease_ms)
   return plain(command, entry, move.outcome)
 end
@@ -253,31 +272,26 @@ end
 -- engines stand behind one address only what ended in band (E1) says anything.
 local function admissible(entry, command)
   if command.evidence == "E0" then
-    return command.owner == entry.reserved_by and not entry.seen
+    return command.owner == reserved_by(entry) and not entry.seen
   end
-  return command.evidence == "operator" or not open_replica(entry.replica).several
+  return command.evidence == "operator" or not open_replica(entry.shape.replica).several
 end
 
 -- The one edge that frees.
-function acts.finish(entry, state, evidence, usage)
+function acts.finish(entry, state, evidence, usage, used_tokens)
+  local shape = entry.shape
   entry.evidence, entry.usage = evidence, usage
-  counters.give(entry.charges)
-  owned(entry.owner):remove(entry.execution)
-  open_replica(entry.replica):left(entry)
-  if entry.state == "ORPHANED" then
-    orphans:remove(entry.execution)
-  end
+  counters.give(shape, entry.amounts)
+  replica_of(shape):left(entry)
   entry.state, entry.ended_ms = state, book.now_ms
+  entries.finish(entry)
   remember(entry)
-  local turns = find_turns(entry.pool)
+  local turns = shape.turns and looked_at(shape.turns) or find_turns(shape.pool)
   if not turns then
     return
   end
-  if entry.flow and (usage or evidence == "E0") then
-    local used_tokens = usage and usage.prompt_tokens + usage.output_tokens or 0
-    if used_tokens ~= entry.cost_tokens then
-      turns:correct(entry.flow[1], entry.flow[2], entry.weights, used_tokens - entry.cost_tokens)
-    end
+  if shape.class and (usage or evidence == "E0") and used_tokens ~= entry.cost_tokens then
+    turns:correct(shape, used_tokens - entry.cost_tokens)
   end
   if turns.fresh > 0 then
     turns:wake()
@@ -289,33 +303,35 @@ acts["end"] = function(entry, command, move)
   if not state or (command.evidence ~= "E1" and not admissible(entry, command)) then
     return acts.refuse(entry)
   end
-  acts.finish(entry, state, command.evidence, command.usage)
-  counters.commit(command.commits)
+  acts.finish(entry, state, command.evidence, command.usage, command.used_tokens)
+  if command.commits then
+    counters.commit(command.commits)
+  end
   return plain(command, entry, move.outcome)
 end
 
 -- The ledger itself has the evidence.
 local function finish_all(found, evidence)
-  local ended = {}
+  local ended_now = {}
   for at, entry in ipairs(found) do
-    acts.finish(entry, MOVES[entry.state][STOP_PROVED].ends.failed, evidence, nil)
-    ended[at] = reservation(entry)
+    acts.finish(entry, MOVES[entry.state][STOP_PROVED].ends.failed, evidence, nil, 0)
+    ended_now[at] = reservation(entry)
   end
-  return ended
+  return ended_now
 end
 
 function lives.start(command)
-  return go("start", entries:find(command.execution), command)
+  return go("start", entries.find(command.execution), command)
 end
 
 function lives.grow(command)
-  return go("grow", entries:find(command.execution), command)
+  return go("grow", entries.find(command.execution), command)
 end
 
 function lives.cancel(command)
-  return go("cancel", entries:find(command.execution), command)
+  return go("cancel", entries.find(command.execution), command)
 end
 
 function lives.stop(command)
-  return go(STOP_VERBS[command.evidence] or STOP_PROVED, entries:find(command.execution), command)
+  return go(STOP_VERBS[command.evidence] or STOP_PROVED, entries.find(command.execution), command)
 end

@@ -7,80 +7,210 @@ local NOTHING = {}
 local book
 -- (gateway, pool) to be told that capacity came free.
 local wakes
+local shape_of, make_shape -- in counters.lua
 
-at_begin[#at_begin + 1] = function()
-  book, wakes = {}, {}
-end
+of_domain(function() return {} end, function(one) book = one end)
 
 local function next_order()
   book.order = book.order + 1
   return book.order
 end
 
--- Executions. Of one that has ended only what is asked about later is kept.
-
-local function read_entry(blob, execution)
-  local entry = { execution = execution }
-  entry.state, entry.key, entry.fingerprint, entry.owner, entry.reserved_by, entry.usage, entry.evidence, entry.forget_ms,
-  entry.ended_ms, entry.seen, entry.was, entry.pool, entry.replica, entry.incarnation, entry.charges, entry.flow,
-  entry.weights, entry.cost_tokens, entry.steps, entry.reserved_ms, entry.started_ms, entry.running_sequence,
-  entry.closing_sequence, entry.closing_ms = unpacked(blob)
-  return entry
-end
+-- Executions. One that is claimed or charged is live. Its record is what has changed since it was reserved, false if nothing
+-- has, before the very words of its `Reserve`; before all that, how many values there are. Of one that has ended only what is
+-- asked about later is kept.
 
 local TERMINAL = { COMPLETED = true, FAILED = true, CANCELLED = true, TOMBSTONE = true, STOPPED = true }
 local CHARGED = { RESERVED = true, RUNNING = true, CANCELLING = true, ORPHANED = true }
+local HEAD_VALUES, BODY_VALUES = 4, 10 -- of a record; of a `Reserve` without its amounts
 
-local function write_entry(one)
-  if TERMINAL[one.state] then
-    return pack(
-      one.state, one.key, one.fingerprint, one.owner, one.reserved_by, one.usage, one.evidence, one.forget_ms, one.ended_ms,
-      one.seen
-    )
+-- What an entry says where nobody has said anything. Most live and die with a dozen fields of their own, and are small for it.
+local ENTRY = { __index = {
+  was = "", seen = false, amounts = NOTHING, cost_tokens = 0, incarnation = 0, evidence = "", came = 0, orphaned = 0,
+  reserved_ms = 0, started_ms = 0, ended_ms = 0, forget_ms = 0, running_sequence = 0, closing_sequence = 0, closing_ms = 0,
+  is_changed = false, waiting_tokens = 0, more = false, slots_tokens = 0,
+} }
+
+local function new_entry(execution, state, key, fingerprint, owner)
+  return setmetatable({
+    execution = execution, state = state, key = key, fingerprint = fingerprint, owner = owner, entered = 0, is_changed = true,
+  }, ENTRY)
+end
+
+-- A `Reserve` is made as the record of what it asks for, so that a grant needs no second one.
+READ[CODE.Reserve] = function(_, execution, key, fingerprint, owner, shape, cost_tokens, waiting_tokens, more, slots_tokens, ...)
+  local one = {
+    execution = execution, state = "RESERVED", fingerprint = fingerprint, owner = owner, shape = shape,
+    cost_tokens = cost_tokens, amounts = { ... }, body = "", came = 0, entered = 0, reserved_ms = 0, evidence = "",
+    ended_ms = 0, forget_ms = 0,
+  }
+  if key then
+    one.key = key
   end
+  if waiting_tokens ~= 0 or more or slots_tokens ~= 0 then
+    one.waiting_tokens, one.more, one.slots_tokens = waiting_tokens, more, slots_tokens
+  end
+  return setmetatable(one, ENTRY)
+end
+
+-- The boot that reserved it is the one that owns it, unless that one was lost.
+local function reserved_by(entry)
+  return entry.reserved_by or entry.owner
+end
+
+-- As `told_reserve` in `valkey_wire.py` writes it.
+local function body_of(one)
   return pack(
-    one.state, one.key, one.fingerprint, one.owner, one.reserved_by, one.usage, one.evidence, one.forget_ms, one.ended_ms,
-    one.seen, one.was, one.pool, one.replica, one.incarnation, one.charges, one.flow, one.weights, one.cost_tokens, one.steps,
-    one.reserved_ms, one.started_ms, one.running_sequence, one.closing_sequence, one.closing_ms
+    CODE.Reserve, one.execution, one.key, one.fingerprint, reserved_by(one), one.shape and one.shape.blob or "",
+    one.cost_tokens, 0, false, 0, unpack(one.amounts)
   )
+end
+
+local function read_live(blob)
+  local function entry_of(_, came, reserved_ms, changes, ...)
+    local _, execution, key, fingerprint, owner, shape, cost_tokens = ...
+    local one = new_entry(execution, "RESERVED", key, fingerprint, owner)
+    one.came, one.entered, one.reserved_ms, one.cost_tokens, one.is_changed = came, came, reserved_ms, cost_tokens, false
+    one.shape = shape ~= "" and shape_of(shape) or nil
+    one.amounts = { select(BODY_VALUES + 1, ...) }
+    if changes then
+      one.is_changed = true
+      one.state, one.was, one.seen, one.owner, one.entered, one.orphaned, one.started_ms, one.running_sequence,
+      one.closing_sequence, one.closing_ms, one.incarnation, one.steps = unpack(changes)
+      if one.owner ~= owner then
+        one.reserved_by = owner
+      end
+    end
+    return one
+  end
+  return entry_of(unpacked(blob))
+end
+
+local function write_live(one)
+  local changes = one.is_changed and {
+    one.state, one.was, one.seen, one.owner, one.entered, one.orphaned, one.started_ms, one.running_sequence,
+    one.closing_sequence, one.closing_ms, one.incarnation, one.steps,
+  }
+  if one.body == nil then
+    one.body = body_of(one)
+  end
+  return pack(HEAD_VALUES + BODY_VALUES + #one.amounts, one.came, one.reserved_ms, changes) .. one.body
+end
+
+local function read_ended(blob, execution)
+  local forget_ms, key, state, fingerprint, owner, usage, evidence, ended_ms = unpacked(blob)
+  local one = new_entry(execution, state, key, fingerprint, owner)
+  one.forget_ms, one.usage, one.evidence, one.ended_ms = forget_ms, usage, evidence, ended_ms
+  return one
+end
+
+local function write_ended(one)
+  return pack(one.forget_ms, one.key, one.state, one.fingerprint, one.owner, one.usage, one.evidence, one.ended_ms)
 end
 
 local function as_written(value)
   return value
 end
 
-local entries = shelf("entries", read_entry, write_entry)
+local live, ended
 -- Key → its newest execution.
-local keys = shelf("keys", as_written, as_written)
-local orphans
+local keys
 
-at_begin[#at_begin + 1] = function()
-  orphans = line("orphans")
+of_domain(function() return new_shelf("live", read_live, write_live, LIVING) end, function(one) live = one end)
+of_domain(function() return new_shelf("ended", read_ended, write_ended, PASSING) end, function(one) ended = one end)
+of_domain(function() return new_shelf("keys", as_written, as_written, PASSING) end, function(one) keys = one end)
+
+local entries = {}
+
+function entries.find(execution)
+  return live:find(execution) or ended:find(execution) or nil
 end
 
-local function new_entry(execution, state, key, fingerprint, owner)
-  return {
-    execution = execution, state = state, key = key, fingerprint = fingerprint, owner = owner, reserved_by = owner, was = "",
-    seen = false, pool = "", replica = "", incarnation = 0, charges = NOTHING, weights = { 1, 1 }, cost_tokens = 0,
-    evidence = "", reserved_ms = 0, started_ms = 0, ended_ms = 0, forget_ms = 0, running_sequence = 0, closing_sequence = 0,
-    closing_ms = 0,
-  }
+-- Every one that is asked about, at once.
+function entries.fetch(names)
+  live:fetch(names)
+  local missing, kept = {}, live.kept
+  for _, name in ipairs(names) do
+    if not kept[name] then
+      missing[#missing + 1] = name
+    end
+  end
+  if #missing > 0 then
+    ended:fetch(missing)
+  end
 end
 
+-- It is nowhere yet.
+function entries.add(entry)
+  live:add(entry.execution, entry)
+end
+
+function entries.finish(entry)
+  live:drop(entry.execution)
+  ended:add(entry.execution, entry)
+end
+
+-- Onto the shelf that its state says.
+function entries.put(entry)
+  local execution = entry.execution
+  if TERMINAL[entry.state] then
+    live:remove(execution)
+    ended:put(execution, entry)
+  else
+    ended:remove(execution)
+    live:put(execution, entry)
+  end
+end
+
+function entries.remove(execution)
+  live:remove(execution)
+  ended:remove(execution)
+end
+
+function entries.count()
+  return live:count() + ended:count()
+end
+
+-- It is no longer just what was reserved.
 local function touch(entry)
-  entries.changed[entry.execution] = true
+  entry.is_changed = true
+  if TERMINAL[entry.state] then
+    ended:touch(entry.execution)
+  else
+    live:touch(entry.execution)
+  end
 end
 
 -- As others see it.
 local function reservation(one)
+  local shape = one.shape
   return {
-    one.execution, one.key or false, one.fingerprint, one.state, one.was or "", one.seen, one.owner, one.reserved_by,
-    one.replica or "", one.incarnation or 0, one.charges or NOTHING, one.usage or false, one.evidence, one.reserved_ms or 0,
-    one.started_ms or 0, one.ended_ms,
+    one.execution, one.key or false, one.fingerprint, one.state, one.was, one.seen, one.owner, reserved_by(one),
+    shape and shape.replica or "", one.incarnation, shape and shape.names or NOTHING, one.amounts, one.usage or false,
+    one.evidence, one.reserved_ms, one.started_ms, one.ended_ms,
   }
 end
 
--- Gateways' lives, and what each owns.
+-- What a gateway owns, in the order in which it came.
+local function owned(owner)
+  return live:inorder("came", function(entry) return entry.owner == owner end)
+end
+
+local function owns_any(owner)
+  for _, entry in pairs(live:all()) do
+    if entry and entry.owner == owner then
+      return true
+    end
+  end
+  return false
+end
+
+-- Charged, and nobody's; the oldest first.
+local function orphans()
+  return live:inorder("orphaned", function(entry) return entry.state == "ORPHANED" end)
+end
+
+-- Gateways' lives.
 
 local function read_boot(blob, owner)
   local boot = { owner = owner }
@@ -96,28 +226,48 @@ local function write_boot(boot)
   )
 end
 
-local boots = shelf("boots", read_boot, write_boot)
+local boots
 
-local function owned(owner)
-  return line("owned:" .. owner)
-end
+of_domain(function() return new_shelf("boots", read_boot, write_boot) end, function(one) boots = one end)
 
 local function lives_on(owner)
   local boot = boots:find(owner)
   return boot and boot.alive
 end
 
--- Answers: a plain one is about one execution and says what its record says.
+-- Answers, as they are sent. A plain one is about one execution and says what its record says: an outcome and a state, of which
+-- there are few. It is the longer by two where the record says what the command has just said.
+
+local PLAIN, ECHO = {}, {}
+
+local function short(said, outcome, state, ...)
+  local of_state = said[state]
+  if not of_state then
+    of_state = {}
+    said[state] = of_state
+  end
+  local text = of_state[outcome]
+  if not text then
+    text = pack({ outcome, state, ... })
+    of_state[outcome] = text
+  end
+  return text
+end
 
 local function plain(command, entry, outcome)
-  if entry.evidence == "" and not entry.usage and entry.owner == command.owner then
-    return { outcome, entry.state }
+  if entry.owner == command.owner then
+    if entry.evidence == "" and not entry.usage then
+      return short(PLAIN, outcome, entry.state)
+    end
+    if entry.evidence == command.evidence and entry.usage == command.usage then
+      return short(ECHO, outcome, entry.state, true, true)
+    end
   end
-  return { outcome, entry.state, entry.evidence, entry.usage or false, entry.owner }
+  return pack({ outcome, entry.state, entry.evidence, entry.usage or false, entry.owner })
 end
 
 local function full(outcome, state, more)
-  return { outcome, state or "", more or NOTHING }
+  return pack({ outcome, state or "", more or NOTHING })
 end
 
 local function answer_of(command, entry, outcome)
@@ -144,167 +294,4 @@ end
 -- Say what is so already.
 function acts.record(entry, command, move)
   return answer_of(command, entry, move.outcome)
-end
-
--- Remembering and forgetting: (due, execution) of ended executions without a key, with one, and of tombstones.
-
-local MINTED, KEYED, TOMBSTONES
-
-at_begin[#at_begin + 1] = function()
-  MINTED, KEYED, TOMBSTONES = queue("forget:minted"), queue("forget:keyed"), queue("forget:tombstones")
-end
-
-local function forget_at(waiting, entry, due_ms)
-  entry.forget_ms = due_ms
-  touch(entry)
-  waiting:push(string.format("%d %s", due_ms, entry.execution))
-  if due_ms < book.forget_at_ms then
-    book.forget_at_ms = due_ms
-  end
-end
-
--- A given key is answered from memory for long, a minted one for a minute.
-local function remember(entry)
-  if entry.key then
-    book.keyed_until_ms = math.max(book.keyed_until_ms, book.now_ms + book.remember_ms)
-    forget_at(KEYED, entry, book.keyed_until_ms)
-    return
-  end
-  local due_ms = book.now_ms + LIMIT.MINTED_MS
-  forget_at(MINTED, entry, math.ceil(due_ms / LIMIT.MINTED_STEP_MS) * LIMIT.MINTED_STEP_MS)
-end
-
-local function free_key(entry)
-  if entry.key and keys:find(entry.key) == entry.execution then
-    keys:remove(entry.key)
-  end
-end
-
-local function due_of(text)
-  local due_ms, execution = string.match(text, "^(%d+) (.*)$")
-  return tonumber(due_ms), execution
-end
-
-local function forget_one(text)
-  local due_ms, execution = due_of(text)
-  local entry = entries:find(execution)
-  if entry and entry.forget_ms == due_ms then
-    entries:remove(execution)
-    free_key(entry)
-  end
-end
-
--- The first of a queue, while they are due. True if there may be more.
-local function forget_page(waiting)
-  local page = waiting:page(0, LIMIT.FORGOTTEN_PAGE - 1)
-  local count, due = 0, {}
-  for _, text in ipairs(page) do
-    local due_ms, execution = due_of(text)
-    if due_ms > book.now_ms then
-      break
-    end
-    count = count + 1
-    due[count] = execution
-  end
-  entries:fetch(due)
-  for at = 1, count do
-    forget_one(page[at])
-  end
-  waiting:shift(count)
-  return count == LIMIT.FORGOTTEN_PAGE
-end
-
--- What is due; of very much only a part, so that nobody waits long for it: the rest is for the next list.
-local function forget_due()
-  book.forget_at_ms = LIMIT.NEVER_MS
-  for _, waiting in ipairs({ MINTED, KEYED, TOMBSTONES }) do
-    for _ = 1, LIMIT.FORGOTTEN_PAGES_MAX do
-      if not forget_page(waiting) then
-        break
-      end
-    end
-    local first = waiting:page(0, 0)[1]
-    if first then
-      book.forget_at_ms = math.min(book.forget_at_ms, (due_of(first)))
-    end
-  end
-end
-
--- Room for one more record. When full, what ended longest ago is forgotten early; tombstones never are.
-local function room()
-  for _, waiting in ipairs({ MINTED, KEYED }) do
-    while entries:count() >= book.records_max do
-      local first = waiting:page(0, 0)[1]
-      if not first then
-        break
-      end
-      forget_one(first)
-      waiting:shift(1)
-    end
-  end
-  return entries:count() < book.records_max
-end
-
--- Identity.
-
--- The newest execution of a key, if it is remembered.
-local function newest_of(key)
-  local execution = key and keys:find(key)
-  return execution and entries:find(execution) or nil
-end
-
--- A new attempt of a key may run once the last one has ended without an answer worth repeating.
-local function may_follow(newest, fingerprint)
-  return (newest.state == "FAILED" or newest.state == "CANCELLED") and newest.fingerprint == fingerprint
-end
-
--- About the execution that has the key, and to the one that asked for it.
-local function claim_answer(command, entry, outcome)
-  if not entry then
-    return full(outcome, "", { asked = command.execution })
-  end
-  return full(outcome, entry.state, {
-    execution = entry.execution, usage = entry.usage, evidence = entry.evidence, owner = entry.owner, asked = command.execution,
-  })
-end
-
--- The key has an execution: whose answer is this claim's answer?
-local function taken(command, newest)
-  if newest.fingerprint ~= command.fingerprint then
-    return claim_answer(command, newest, "conflict")
-  end
-  if newest.execution == command.execution then
-    return claim_answer(command, newest, TERMINAL[newest.state] and "dead" or "claimed")
-  end
-  return claim_answer(command, newest, newest.state == "COMPLETED" and "replay" or "attach")
-end
-
--- A client-given key belongs to one execution at a time (A6).
-local function claim(command)
-  if not lives_on(command.owner) then
-    return claim_answer(command, nil, "fenced")
-  end
-  local entry = entries:find(command.execution)
-  if entry and entry.key ~= command.key then
-    return claim_answer(command, entry, "dead")
-  end
-  local newest = newest_of(command.key)
-  if newest and (newest == entry or not may_follow(newest, command.fingerprint)) then
-    return taken(command, newest)
-  end
-  if entry or not room() then
-    return claim_answer(command, entry, "dead")
-  end
-  entry = new_entry(command.execution, "CLAIMED", command.key, command.fingerprint, command.owner)
-  entries:put(command.execution, entry)
-  owned(command.owner):add(command.execution, next_order())
-  keys:put(command.key, command.execution)
-  return claim_answer(command, entry, "claimed")
-end
-
--- The key is free again: refusals are not kept.
-local function unclaim(entry)
-  owned(entry.owner):remove(entry.execution)
-  free_key(entry)
-  entry.key = nil
 end

@@ -14,10 +14,10 @@ local function new_replica(name)
 end
 
 local function read_replica(blob, name)
-  local one = new_replica(name)
+  local one = setmetatable(new_replica(name), Replica)
   one.order, one.sequences, one.reader, one.reader_until_ms, one.undecided, one.yield_until_ms, one.yield_from_ms, one.foreign,
   one.foreign_samples, one.impossible, one.several, one.incarnation, one.incarnations, one.samples = unpacked(blob)
-  return setmetatable(one, Replica)
+  return one
 end
 
 local function write_replica(one)
@@ -27,7 +27,9 @@ local function write_replica(one)
   )
 end
 
-local replicas = shelf("replicas", read_replica, write_replica)
+local replicas
+
+of_domain(function() return new_shelf("replicas", read_replica, write_replica) end, function(one) replicas = one end)
 
 function open_replica(name)
   local replica = replicas:find(name)
@@ -40,15 +42,17 @@ function open_replica(name)
 end
 
 function Replica:touch()
-  replicas.changed[self.name] = true
+  replicas:touch(self.name)
 end
 
-function Replica:inside()
-  return line("inside:" .. self.name)
-end
-
-function Replica:ended()
-  return queue("ended:" .. self.name, LIMIT.ENDED_MAX)
+-- What ended there lately: sequence and sequences, one after another. More than is asked for is cut off now and then.
+function Replica:ends()
+  local ends = self.ends_queue
+  if not ends then
+    ends = new_queue("ended:" .. self.name)
+    self.ends_queue = ends
+  end
+  return ends
 end
 
 -- By so many sequences more is charged there.
@@ -57,26 +61,43 @@ function Replica:count(more)
   self:touch()
 end
 
-function Replica:enter(entry)
-  self:inside():add(entry.execution, next_order())
-  self:count(sequences(entry.charges))
-end
-
 function Replica:left(entry)
-  local count = sequences(entry.charges)
-  self:inside():remove(entry.execution)
-  self:ended():push(string.format("%d %d", book.sequence, count))
+  local count, ends = sequences(entry.shape, entry.amounts), self:ends()
+  ends:push(book.sequence, count)
   self:count(-count)
+  if (ends.length or 2 * LIMIT.ENDED_MAX + 1) > 2 * LIMIT.ENDED_MAX then
+    call("LTRIM", ends.key, -LIMIT.ENDED_MAX, -1)
+    ends.length = 0
+  end
 end
 
 -- Charged executions on it, in the order in which they came.
 function Replica:entries()
-  local names, found = self:inside():names(), {}
-  entries:fetch(names)
-  for at, name in ipairs(names) do
-    found[at] = entries:find(name)
+  return live:inorder("entered", function(entry)
+    return CHARGED[entry.state] and entry.shape.replica == self.name
+  end)
+end
+
+-- Sequences of what ended there after that one, of the last that are remembered.
+function Replica:ended_after(after_sequence)
+  local ends, sum, seen, last = self:ends(), 0, 0, -1
+  while seen < LIMIT.ENDED_MAX do
+    local page = ends:page(last - LIMIT.ENDS_PAGE + 1, last)
+    for at = #page, 1, -1 do
+      local element = { unpacked(page[at]) }
+      for place = #element - 1, 1, -2 do
+        if element[place] <= after_sequence or seen == LIMIT.ENDED_MAX then
+          return sum
+        end
+        sum, seen = sum + element[place + 1], seen + 1
+      end
+    end
+    if #page < LIMIT.ENDS_PAGE then
+      return sum
+    end
+    last = last - LIMIT.ENDS_PAGE
   end
-  return found
+  return sum
 end
 
 function Replica:reads(owner)
@@ -109,13 +130,7 @@ end
 
 -- Compare a load with everything that was charged from Q to S. True when foreign load has just been found.
 function Replica:note_foreign(load, after_sequence)
-  local charged = self.sequences
-  for _, text in ipairs(self:ended():page(0, -1)) do
-    local sequence, count = string.match(text, "^(%d+) (%d+)$")
-    if tonumber(sequence) > after_sequence then
-      charged = charged + tonumber(count)
-    end
-  end
+  local charged = self.sequences + self:ended_after(after_sequence)
   self:touch()
   if (load > charged) == self.foreign then
     self.foreign_samples = 0
@@ -212,7 +227,7 @@ function Replica:judge(ended, alarms)
 end
 
 local function judge_all(ended, alarms)
-  for _, replica in ipairs(replicas:inorder()) do
+  for _, replica in ipairs(replicas:inorder("order")) do
     if #replica.samples > 0 then
       replica:judge(ended, alarms)
     end
@@ -274,8 +289,8 @@ function testimony.put_incarnation(command)
       ended = finish_all(outlived(replica), "E4")
     end
     for _, execution in ipairs(command.inside) do
-      local entry = entries:find(execution)
-      if entry and CHARGED[entry.state] and entry.replica == replica.name then
+      local entry = entries.find(execution)
+      if entry and CHARGED[entry.state] and entry.shape.replica == replica.name then
         entry.incarnation = replica.incarnation -- and if it was stamped before, then in this life
         touch(entry)
       end
