@@ -84,3 +84,12 @@ class Line(msgspec.Struct, gc=False):
     utc: str
     monotonic_s: float
     record: DecisionRecord | OutcomeRecord | NameRecord | Fact
+
+
+class Bill(msgspec.Struct, gc=False):
+    """What the totals need of a line of the usage journal."""
+
+    tenant: str
+    billed_tokens: int
+    billed_nanomoney: int
+    charged_utc_s: int
