@@ -82,7 +82,9 @@ def _construct(lines: list[str], node: ast.ClassDef) -> None:
         lines[node.end_lineno] = f"    def __init__(self, {', '.join(map(ast.unparse, fields))}) -> None: {stored}"
     if lines[at]:
         types = {ast.unparse(one.target): ast.unparse(one.annotation) for one in fields}
-        told = f"getattr({node.name}, '__annotations__')[_name] = getattr({node.name}, '__dataclass_fields__')[_name].type = _type"
+        told = (
+            f"getattr({node.name}, '__annotations__')[_name] = getattr({node.name}, '__dataclass_fields__')[_name].type = _type"
+        )
         lines[node.end_lineno + 1] = f"for _name, _type in {types}.items(): {told}"
 
 
