@@ -4,8 +4,8 @@ Three things are added, each on a line that is there already, so that tracebacks
 
 - a dataclass gets its constructor written out: the one that `dataclass` makes while the program runs stays interpreted, and
   would store each field through a descriptor; and the types of its fields as they are written, of which mypyc keeps less;
-- one that is equal to itself alone is a plain class then. What is left of `dataclass` would look up what its fields are annotated
-  with while its module is loaded, and of two modules that name each other's classes one is not there yet;
+- one that is equal to itself alone is a plain class then. What is left of `dataclass` would look up what its fields are
+  annotated with while its module is loaded, and of two modules that name each other's classes one is not there yet;
 - a module's constants, by their capitals, are `Final`, so that their values stand in the code instead of being looked up;
 - the classes in `OPEN` may have subclasses that are not compiled.
 """

@@ -131,4 +131,5 @@ _READ: dict[str, Any] = {
     "charges": lambda told: tuple(map(Charge._make, told)),
     "flow": tuple,
     "weights": tuple,
+    "steps": dict.fromkeys,
 }
