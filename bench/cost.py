@@ -15,7 +15,10 @@ the first-token SLO is wide, because a run with refusals in it is no measure of 
 `stages` are microbenchmarks of the same classes, one by one, in this process. Targets: 2.2 times nginx a request, 1.6
 times a chunk at 500 streams. Exit 1 where a target is missed, 2 where the run could not be made.
 
-    python bench/cost.py --json [--quick]
+    python bench/cost.py --compiled --json [--quick]
+
+With `--compiled` the sources at hand are compiled first (`scripts/compile`); without it, what runs is what `headworks` runs:
+compiled modules if they are current, else Python. The report says which it was.
 """
 
 from __future__ import annotations
@@ -36,7 +39,7 @@ from statistics import median
 from typing import Any
 
 from cost_stages import stages_us
-from headworks import RUNS_AS
+from headworks import IS_COMPILED, RUNS_AS, compiled
 from servers import Server, free_port, process
 
 BENCH = Path(__file__).resolve().parent
@@ -105,6 +108,8 @@ pools:
 def main() -> int:
     options = parsed()
     try:
+        if options.compiled:
+            compile_first()
         report = measured(options)
     except (subprocess.CalledProcessError, FileNotFoundError, Unusable) as error:
         print(f"cost: {error}", file=sys.stderr)
@@ -118,6 +123,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--quick", action="store_true", help=f"{ROUNDS_QUICK} rounds instead of {ROUNDS}")
     parser.add_argument("--rounds", type=int)
+    parser.add_argument("--compiled", action="store_true", help="compile the sources at hand first, unless they are already")
     parser.add_argument("--only", choices=["nginx", "headworks"], help="one proxy; nothing is compared")
     parser.add_argument(
         "--config", type=Path, help="headworks.yaml with {engine}, {port}, {admin}, {folder}; default: built in"
@@ -125,6 +131,13 @@ def parsed() -> argparse.Namespace:
     options = parser.parse_args()
     options.rounds = options.rounds or (ROUNDS_QUICK if options.quick else ROUNDS)
     return options
+
+
+def compile_first() -> None:
+    """And begin anew: this process has loaded what there was before."""
+    subprocess.run([str(BENCH.parent / "scripts" / "compile")], check=True)
+    if not IS_COMPILED and not os.environ.get(compiled.PURE):
+        os.execv(sys.executable, [sys.executable, *sys.argv])
 
 
 class Unusable(Exception):
@@ -249,8 +262,8 @@ def compared(costs_us: dict[str, dict[str, list[float]]], runs: list[dict[str, A
             if case in TARGETS:
                 holds[f"{case} <= {TARGETS[case]} x nginx"] = middle["ratio"] <= TARGETS[case]
         report[case] = middle
-    report["stages_us"] = stages_us()
     report["runs_as"] = RUNS_AS
+    report["stages_us"] = stages_us()
     report["holds"] = holds
     report["runs"] = runs
     return report

@@ -4,6 +4,8 @@ Three things are added, each on a line that is there already, so that tracebacks
 
 - a dataclass gets its constructor written out: the one that `dataclass` makes while the program runs stays interpreted, and
   would store each field through a descriptor; and the types of its fields as they are written, of which mypyc keeps less;
+- one that is equal to itself alone is a plain class then. What is left of `dataclass` would look up what its fields are
+  annotated with while its module is loaded, and of two modules that name each other's classes one is not there yet;
 - a module's constants, by their capitals, are `Final`, so that their values stand in the code instead of being looked up;
 - the classes in `OPEN` may have subclasses that are not compiled.
 """
@@ -14,9 +16,9 @@ import ast
 import re
 from collections.abc import Iterator
 
-OPEN = ("Book", "Leases", "Testimony", "Lives", "Records", "Gate")
+OPEN = ("Book", "Leases", "Testimony", "Lives", "Records", "Gate", "MemoryStore", "Registry")
 """What tests make subclasses of, with a bug or an ear planted, and the bases of that."""
-PATCHED = ("OVERDUE_S",)
+PATCHED = ("OVERDUE_S", "BUFFER_BYTES_MAX")
 """Constants that a test shortens: they are looked up."""
 FIRST = "from __future__ import annotations"
 NAMES = "; from typing import Final as _Final, TYPE_CHECKING as _CHECKED"
@@ -25,9 +27,10 @@ OPENED = "@mypyc_attr(allow_interpreted_subclasses=True)"
 DATACLASSES = {
     "@dataclass": "@dataclass(init=False)",
     "@dataclass(slots=True)": "@dataclass(slots=True, init=False)",
-    "@dataclass(slots=True, eq=False)": "@dataclass(slots=True, eq=False, init=False)",
+    "@dataclass(slots=True, eq=False)": "",
 }
 """As they are written here, and as they are compiled. Any other is left as it is."""
+LATER = " = field(init=False)"
 CONSTANT = re.compile(r"_?[A-Z][A-Z0-9_]*")
 
 
@@ -67,18 +70,29 @@ def _finish(lines: list[str], node: ast.stmt) -> None:
 def _construct(lines: list[str], node: ast.ClassDef) -> None:
     """The constructor that `dataclass` would make, on the empty line behind the class; the types on the next."""
     at = node.lineno - 2
-    fields = [one for one in node.body if isinstance(one, ast.AnnAssign)]
-    has_factory = any(one.value is not None and "field(" in ast.unparse(one.value) for one in fields)
-    if len(node.decorator_list) != 1 or lines[at] not in DATACLASSES or node.bases or not fields:
+    if len(node.decorator_list) != 1 or lines[at] not in DATACLASSES or node.bases:
+        return
+    fields = [one for one in node.body if isinstance(one, ast.AnnAssign) and not _comes_later(lines, one)]
+    if not fields:
         return
     assert not "".join(lines[node.end_lineno : node.end_lineno + 2]).strip(), f"{node.name}: no two empty lines behind it"
-    if not has_factory:
+    if not any(one.value is not None and "field(" in ast.unparse(one.value) for one in fields):
         lines[at] = DATACLASSES[lines[at]]
         stored = "; ".join(f"self.{ast.unparse(one.target)} = {ast.unparse(one.target)}" for one in fields)
         lines[node.end_lineno] = f"    def __init__(self, {', '.join(map(ast.unparse, fields))}) -> None: {stored}"
-    types = {ast.unparse(one.target): ast.unparse(one.annotation) for one in fields}
-    told = f"getattr({node.name}, '__annotations__')[_name] = getattr({node.name}, '__dataclass_fields__')[_name].type = _type"
-    lines[node.end_lineno + 1] = f"for _name, _type in {types}.items(): {told}"
+    if lines[at]:
+        types = {ast.unparse(one.target): ast.unparse(one.annotation) for one in fields}
+        told = (
+            f"getattr({node.name}, '__annotations__')[_name] = getattr({node.name}, '__dataclass_fields__')[_name].type = _type"
+        )
+        lines[node.end_lineno + 1] = f"for _name, _type in {types}.items(): {told}"
+
+
+def _comes_later(lines: list[str], field: ast.AnnAssign) -> bool:
+    """Somebody sets it before anybody looks: of a plain class no more than its type is said."""
+    line = lines[field.lineno - 1]
+    lines[field.lineno - 1] = line.removesuffix(LATER)
+    return line.endswith(LATER)
 
 
 def _open(lines: list[str], node: ast.ClassDef) -> None:

@@ -22,7 +22,38 @@ FOLDER = PACKAGE / "_compiled"
 STAMP = FOLDER / "stamp"
 SUFFIX = EXTENSION_SUFFIXES[0]
 """Of this Python on this platform: it is a part of the stamp."""
-COMPILED = ("core/*.py",)
+COMPILED = (
+    "core/*.py",
+    "engines/base.py",
+    "engines/pool.py",
+    "engines/response.py",
+    "gateway/accounts.py",
+    "gateway/answers.py",
+    "gateway/asked.py",
+    "gateway/audience.py",
+    "gateway/clock.py",
+    "gateway/deadlines.py",
+    "gateway/decisions.py",
+    "gateway/dialects/base.py",
+    "gateway/dialects/chat.py",
+    "gateway/endings.py",
+    "gateway/event_rate.py",
+    "gateway/event_stream.py",
+    "gateway/every_answer.py",
+    "gateway/follow.py",
+    "gateway/follower.py",
+    "gateway/http/*.py",
+    "gateway/keys.py",
+    "gateway/metrics.py",
+    "gateway/models.py",
+    "gateway/outlet.py",
+    "gateway/prefixes.py",
+    "gateway/proxy.py",
+    "gateway/relay.py",
+    "gateway/runner.py",
+    "gateway/usage.py",
+    "ledgers/memory.py",
+)
 """What is compiled, all of it as one library, so that calls between these modules are calls in C."""
 NOT_COMPILED = ("__init__.py", "policy.py")
 """Packages; and classes that pydantic makes, which writes into objects as only Python's own are."""

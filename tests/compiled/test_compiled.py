@@ -17,6 +17,7 @@ from headworks import compiled
 ROOT = Path(__file__).resolve().parent.parent.parent
 SEEDS = 40
 FIRST_SEED = 20_261_130
+EXCHANGES = ["tests/compiled/exchanges.py"]
 
 needs_compiled = pytest.mark.skipif(not compiled.is_current(), reason="nothing is compiled here: scripts/compile")
 
@@ -89,6 +90,15 @@ def test_compiled_histories_are_those_of_python() -> None:
 def test_G3_a_compiled_simulation_writes_the_same_bytes() -> None:
     program = ["-m", "headworks.cli.main", "sim", "scenarios/burst.yaml", "--json"]
     assert said(program) == said(program, pure="1")
+
+
+@needs_compiled
+def test_H3_clients_of_a_compiled_gateway_are_told_the_same() -> None:
+    """Whole requests through `serve`: what is answered, streamed, refused and counted."""
+    by_compiled, by_python = said(EXCHANGES).splitlines(), said(EXCHANGES, pure="1").splitlines()
+    assert (by_compiled[0], by_python[0]) == (b"compiled", b"plain Python")
+    assert b"in one piece" in by_compiled
+    assert by_compiled[1:] == by_python[1:]
 
 
 def test_the_version_says_what_runs() -> None:

@@ -13,8 +13,10 @@ import asyncio
 import pickle
 import sys
 import time
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from random import Random
+from typing import Any
 
 from headworks.core.commands import Answer, Command, Heartbeat, Reserve, Stop
 from headworks.core.types import Owner
@@ -74,11 +76,21 @@ class Racer:
             return one.answers[0]
 
 
+class Whole(pickle.Pickler):
+    """A dataclass as its constructor and what that takes: compiled ones have no state that pickle would find."""
+
+    def reducer_override(self, one: Any) -> Any:
+        if not is_dataclass(one) or isinstance(one, type):
+            return NotImplemented
+        return type(one), tuple(getattr(one, field.name) for field in fields(one))
+
+
 def main() -> None:
     url, number, rounds, file = sys.argv[1:]
     racer = Racer(url, int(number))
     asyncio.run(racer.run(int(rounds)))
-    Path(file).write_bytes(pickle.dumps(racer.history))
+    with Path(file).open("wb") as written:
+        Whole(written).dump(racer.history)
 
 
 if __name__ == "__main__":

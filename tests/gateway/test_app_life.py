@@ -12,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from headworks.config import build
 from headworks.core import events
 from headworks.gateway.metrics_table import METRICS, PREFIX
+from headworks.gateway.proxy import DIALECTS
 
 both_loops = pytest.mark.parametrize("loop", LOOPS)
 
@@ -243,13 +244,13 @@ def test_I41_what_waits_and_cannot_start_is_answered_at_once() -> None:
     run("uvloop", steps())
 
 
-def test_F12_faults_of_our_own_are_500_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_F12_faults_of_our_own_are_500_and_logged(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     async def steps() -> None:
         async with scene() as s:
-            s.app.models.pool = None  # type: ignore[assignment, method-assign]
-            answer = await s.ask(chat())
+            with monkeypatch.context() as broken:
+                broken.setitem(DIALECTS, "/v1/chat/completions", None)
+                answer = await s.ask(chat())
             assert answer.status == 500
-            del s.app.models.pool
             assert (await s.ask(chat())).status == 200
             assert s.app.server.counters.faults == 1
 
@@ -286,13 +287,13 @@ def test_F12_a_fault_in_the_gate_costs_that_event_and_nothing_beside_it(kind: ty
 def test_F12_what_we_fail_to_send_is_answered_and_costs_nothing() -> None:
     async def steps() -> None:
         async with scene() as s:
-            s.app.proxy.allowance = None  # type: ignore[assignment, method-assign]
+            clock_s, s.app.proxy._clock_s = s.app.proxy._clock_s, None  # type: ignore[assignment]
             answer = await s.ask(chat("Idempotency-Key: k1"))
             assert (answer.status, answer.code) == (500, "internal_error")
             await s.settled()
             assert (s.engines[0].requests, s.app.answers.total_bytes) == (0, 0)
             assert s.app.accounts.alarms == {"gateway_fault": 1}
-            del s.app.proxy.allowance
+            s.app.proxy._clock_s = clock_s
             assert (await s.ask(chat("Idempotency-Key: k1"))).status == 200
 
     run("uvloop", steps())
@@ -306,7 +307,7 @@ def test_F12_what_we_fail_to_send_after_a_wait_is_answered_to_all_who_share_it()
             await first_event(client)
             asking = asyncio.gather(*(s.ask(chat("Idempotency-Key: k1")) for _ in range(2)))
             await s.until(lambda: len(s.app.gate._desk.lives) == 3)
-            s.app.proxy.allowance = None  # type: ignore[assignment, method-assign]
+            s.app.proxy._clock_s = None  # type: ignore[assignment]
             assert (await rest_of_stream(client))[1]
             answers = await asyncio.wait_for(asking, 5.0)
             assert [(answer.status, answer.code) for answer in answers] == 2 * [(500, "internal_error")]

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import glob
 import json
 import math
-import threading
+import os
+import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -174,26 +177,32 @@ def test_A2_a_reload_with_another_period_counts_what_the_journal_has_of_it() -> 
     run("uvloop", steps())
 
 
+def opened(fifo: Path) -> list[int]:
+    """It for writing, if somebody reads it."""
+    try:
+        return [os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)]
+    except OSError as error:
+        assert error.errno == errno.ENXIO
+        return []
+
+
 def test_A2_a_reload_reads_the_files_of_others_beside_the_loop_and_changes_everything_after_it() -> None:
     async def steps() -> None:
         async with scene(tenants=tenants(quota={"period": "day", "tokens": 100_000})) as s:
             assert s.app.usage is not None
-            reading, read_on = threading.Event(), threading.Event()
-            others = s.app.usage.others
-
-            def slow(periods: Any) -> Any:
-                reading.set()
-                assert read_on.wait(10.0)
-                return others(periods)
-
-            s.app.usage.others = slow  # type: ignore[method-assign]
+            slow = Path(s.app.settings.usage.directory or "") / f"usage-{time.strftime('%Y%m%d')}T000000-1-000.jsonl"
+            os.mkfifo(slow)  # opening it to read waits for somebody who writes, and reading it for the end of that
             before = s.app.policy.version
-            reloading = asyncio.ensure_future(s.reload(s.text(tenants={"acme": {"quota": {"tokens": 90}}})))
-            await s.until(reading.is_set)
+            reloading, writing = (
+                asyncio.ensure_future(s.reload(s.text(tenants={"acme": {"quota": {"tokens": 90}}}))),
+                list[int](),
+            )
+            await s.until(lambda: writing or writing.extend(opened(slow)))
             assert (await s.ask(chat(key="ACME_KEY", tokens=100))).status == 200, "by the policy of before"
             assert s.app.policy.version == before
-            read_on.set()
+            os.close(writing[0])
             await reloading
+            slow.unlink()
             assert s.app.policy.version != before
             assert (await s.ask(chat(key="ACME_KEY", tokens=60))).code == "insufficient_quota"
 

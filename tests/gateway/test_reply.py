@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from headworks.core.reasons import REASONS
+from headworks.core.tenant import Left
 from headworks.core.types import Decision, Forecast, RequestKey, Usage, Verdict, Work
 from headworks.gateway.every_answer import Allowance, Ids, duration, kept_headers, own_headers
 from headworks.gateway.reply import Answer, denied, error_event, failure, http_error, number, refusal
@@ -213,7 +214,7 @@ def test_E4_wait_is_the_forecast_or_what_was_waited() -> None:
 
 
 def test_E4_ratelimit_headers_in_openai_form() -> None:
-    allowance = Allowance(32, 3, 0.5, 15_000, 6_000, 360.0)
+    allowance = Allowance(Left(32, 3, 0.5), Left(15_000, 6_000, 360.0))
     assert own_headers(IDS, 0.0125, allowance, "clamp_output=64") == [
         (b"X-Request-Id", b"req-1"),
         (b"Idempotency-Key", b"key-1"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from headworks.core.buckets import Bucket, RetryBudget, ReturnWindows
 from headworks.core.policy import PricePolicy, RatePolicy, TenantPolicy
@@ -19,7 +19,8 @@ def is_metered(policy: TenantPolicy) -> bool:
     return any(limit is not None for limit in (policy.rate, policy.client_rate, policy.retry_ratio, policy.quota))
 
 
-class Left(NamedTuple):
+@dataclass(slots=True)
+class Left:
     """What may be used, how much of it is left, and when all of it is there again."""
 
     limit: int

@@ -1,9 +1,9 @@
 """The decision log: one JSON line for each decision and each outcome, in files that rotate and expire (F2).
 
-Records wait for one another and are encoded into a buffer together, on the loop; a thread of its own takes the buffer
+Records wait for one another and are encoded together, on the loop, in one call; a thread of its own takes what was encoded
 every `FLUSH_S`, with what waits, and does the file work, so a slow disk costs no request anything. Should the disk not
-keep up, the buffer is bounded: what does not fit is dropped and counted, never waited for. A prompt cannot get in here:
-decisions and outcomes hold none.
+keep up, what waits for it is bounded: what does not fit is dropped and counted, never waited for. A prompt cannot get in
+here: decisions and outcomes hold none.
 
     {"kind":"decision","utc":"2026-11-29T23:59:59.123456Z","monotonic_s":812.5,"record":{"id":…}}
 """
@@ -20,13 +20,21 @@ from typing import Any, NamedTuple
 import msgspec
 
 from headworks.core.effects import Outcome
-from headworks.core.types import Decision, Request, RequestKey
+from headworks.core.types import Decision, Forecast, Request, RequestKey, Usage, Work
 from headworks.gateway import log_index
 from headworks.gateway.clock import UtcStamp
 from headworks.gateway.log_facts import Asked, Fact
 from headworks.gateway.log_files import Files, paths
-from headworks.gateway.log_records import DecisionRecord, Line, NameRecord, OutcomeRecord
-from headworks.gateway.verdicts import RowTexts
+from headworks.gateway.log_records import (
+    DecisionRecord,
+    ForecastRecord,
+    Line,
+    NameRecord,
+    OutcomeRecord,
+    UsageRecord,
+    WorkRecord,
+)
+from headworks.gateway.verdicts import shown_rows
 
 FLUSH_S = 0.5
 BUFFER_BYTES_MAX = 16 * 1024 * 1024
@@ -65,11 +73,12 @@ class DecisionLog:
         self._clock_s = clock_s
         self._wall_s = wall_s
         self._stamp = UtcStamp()
-        self._row_texts = RowTexts()
-        self._encode_into = msgspec.json.Encoder().encode_into
+        self._encode_lines = msgspec.json.Encoder().encode_lines
         self._waiting: deque[tuple[float, Decision | Outcome | NameRecord | Noted]] = deque()
         """Records that are not encoded yet, and when they were written."""
-        self._buffer = bytearray()
+        self._encoded: list[bytes] = []
+        self._encoded_bytes = 0
+        """Lines that wait for the disk."""
         self._lock = threading.Lock()
         """Held while lines are encoded or taken, never for file work."""
         self._flush_s = flush_s
@@ -108,50 +117,32 @@ class DecisionLog:
             return b"".join(self._head.values())
 
     def _encode_waiting(self) -> None:
-        """As lines into the buffer, while there is room. The caller holds the lock."""
-        buffer, ahead_s = self._buffer, self._wall_s() - self._clock_s()
+        """As lines, all of them where there is room for them. The caller holds the lock."""
+        if not self._waiting:
+            return
+        ahead_s = self._wall_s() - self._clock_s()
+        lines: list[Line] = []
         while self._waiting:
             monotonic_s, record = self._waiting.popleft()
-            if len(buffer) > BUFFER_BYTES_MAX:
-                self.dropped += 1
-                continue
             utc = self._stamp.text(monotonic_s + ahead_s)
             if isinstance(record, Decision):
-                line = Line("decision", utc, monotonic_s, self._logged(record))
+                lines.append(Line("decision", utc, monotonic_s, _logged_decision(record)))
+            elif isinstance(record, Outcome):
+                lines.append(Line("outcome", utc, monotonic_s, _logged_outcome(record)))
             elif isinstance(record, NameRecord):
-                line = Line("name", utc, monotonic_s, record)
-            elif isinstance(record, Noted):
-                line = Line(record.kind, utc, monotonic_s, record.record)
+                lines.append(Line("name", utc, monotonic_s, record))
             else:
-                line = Line("outcome", utc, monotonic_s, _logged_outcome(record))
-            self._encode_into(line, buffer, -1)
-            buffer += b"\n"
+                lines.append(Line(record.kind, utc, monotonic_s, record.record))
+        encoded = self._encode_lines(lines)
+        if self._encoded_bytes + len(encoded) > BUFFER_BYTES_MAX:
+            self.dropped += len(lines)
+            return
+        self._encoded.append(encoded)
+        self._encoded_bytes += len(encoded)
 
     def name(self, request: str, key: RequestKey, request_id: str) -> None:
         """Put down what a client calls its request."""
         self.write(NameRecord(request, key, request_id))
-
-    def _logged(self, decision: Decision) -> DecisionRecord:
-        return DecisionRecord(
-            decision.id,
-            decision.key,
-            decision.outcome,
-            decision.reason,
-            self._row_texts.join(decision.rows),
-            decision.forecast,
-            decision.work,
-            decision.retry_after_s,
-            decision.position,
-            decision.degraded,
-            decision.decided_s,
-            decision.waited_s,
-            decision.gateway,
-            decision.policy_version,
-            decision.service_class,
-            decision.model,
-            decision.pool,
-            decision.at_arrival,
-        )
 
     @property
     def failure(self) -> str:
@@ -167,8 +158,8 @@ class DecisionLog:
         """Into the file now."""
         with self._lock:
             self._encode_waiting()
-            full, self._buffer = self._buffer, bytearray()
-        failure = self._files.failure
+            encoded, self._encoded, self._encoded_bytes = self._encoded, [], 0
+        failure, full = self._files.failure, b"".join(encoded)
         if full and not self._files.append(full):
             self.dropped += full.count(b"\n")
             if self._on_failure is not None and not failure:
@@ -200,6 +191,63 @@ def find(directory: Path, name: str, tenant: str | None = None) -> list[dict[str
     return found[-FOUND_MAX:]
 
 
+def _logged_decision(decision: Decision) -> DecisionRecord:
+    return DecisionRecord(
+        decision.id,
+        decision.key,
+        decision.outcome,
+        decision.reason,
+        shown_rows(decision.rows),
+        _logged_forecast(decision.forecast),
+        _logged_work(decision.work),
+        decision.retry_after_s,
+        decision.position,
+        decision.degraded,
+        decision.decided_s,
+        decision.waited_s,
+        decision.gateway,
+        decision.policy_version,
+        decision.service_class,
+        decision.model,
+        decision.pool,
+        decision.at_arrival,
+    )
+
+
+def _logged_forecast(forecast: Forecast) -> ForecastRecord:
+    return ForecastRecord(
+        forecast.wait_s,
+        forecast.prefill_s,
+        forecast.ttft_s,
+        forecast.total_s,
+        forecast.drain_tokens_per_s,
+        forecast.buffer_ratio,
+        forecast.basis,
+        forecast.wait_most_s,
+        forecast.tpot_s,
+        forecast.drain_error_ratio,
+    )
+
+
+def _logged_work(work: Work) -> WorkRecord:
+    return WorkRecord(
+        work.tokens,
+        work.prefill_tokens,
+        work.sequences,
+        work.engine_s,
+        work.kv_tokens,
+        work.output_tokens,
+        work.basis,
+        work.output_tokens_max,
+    )
+
+
+def _logged_usage(usage: Usage | None) -> UsageRecord | None:
+    if usage is None:
+        return None
+    return UsageRecord(usage.prompt_tokens, usage.cached_tokens, usage.output_tokens, usage.engine_s, usage.end, usage.exact)
+
+
 def _logged_outcome(outcome: Outcome) -> OutcomeRecord:
     return OutcomeRecord(
         outcome.id,
@@ -217,8 +265,8 @@ def _logged_outcome(outcome: Outcome) -> OutcomeRecord:
         outcome.sent_s,
         outcome.first_byte_s,
         outcome.ended_s,
-        outcome.work,
-        outcome.usage,
+        _logged_work(outcome.work),
+        _logged_usage(outcome.usage),
         outcome.evidence,
         outcome.unconfirmed_s,
         outcome.in_slo,

@@ -8,7 +8,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+
+from headworks.core.tenant import Left
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -16,7 +17,8 @@ KEPT_FROM_ENGINE = frozenset({b"content-type", b"cache-control", b"openai-proces
 """All that passes of an engine's head. Everything else there is about its own connection, or would contradict us."""
 
 
-class Ids(NamedTuple):
+@dataclass(slots=True)
+class Ids:
     """The names under which a client finds its request again. Both are checked before they come here."""
 
     request_id: bytes
@@ -27,12 +29,8 @@ class Ids(NamedTuple):
 class Allowance:
     """What a tenant may use and has left, for OpenAI's `x-ratelimit-*`. None: no such limit, so no such header."""
 
-    requests_limit: int | None = None
-    requests_remaining: int = 0
-    requests_reset_s: float = 0.0
-    tokens_limit: int | None = None
-    tokens_remaining: int = 0
-    tokens_reset_s: float = 0.0
+    requests: Left | None = None
+    tokens: Left | None = None
 
 
 def own_headers(ids: Ids, waited_s: float, allowance: Allowance | None = None, degraded: str = "") -> Headers:
@@ -52,19 +50,15 @@ def own_lines(ids: Ids, waited_s: float, allowance: Allowance | None = None) -> 
     lines = _EVERY_ANSWER % (ids.request_id, ids.idempotency_key, wait)
     if allowance is None:
         return lines
-    if allowance.requests_limit is not None:
-        lines += _REQUESTS_LEFT % (
-            allowance.requests_limit,
-            allowance.requests_remaining,
-            b"0ms" if allowance.requests_reset_s == 0.0 else duration(allowance.requests_reset_s).encode(),
-        )
-    if allowance.tokens_limit is not None:
-        lines += _TOKENS_LEFT % (
-            allowance.tokens_limit,
-            allowance.tokens_remaining,
-            b"0ms" if allowance.tokens_reset_s == 0.0 else duration(allowance.tokens_reset_s).encode(),
-        )
+    if allowance.requests is not None:
+        lines += _REQUESTS_LEFT % _left(allowance.requests)
+    if allowance.tokens is not None:
+        lines += _TOKENS_LEFT % _left(allowance.tokens)
     return lines
+
+
+def _left(left: Left) -> tuple[int, int, bytes]:
+    return left.limit, left.remaining, b"0ms" if left.reset_s == 0.0 else duration(left.reset_s).encode()
 
 
 def _lines(*headers: tuple[bytes, bytes]) -> bytes:

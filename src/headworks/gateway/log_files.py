@@ -38,7 +38,7 @@ class Files:
         directory.mkdir(parents=True, exist_ok=True)
         self._expire()
 
-    def append(self, lines: bytearray) -> bool:
+    def append(self, lines: bytes) -> bool:
         """Write whole lines. False: the disk did not take them, and says why in `failure`."""
         with self._lock:
             try:
@@ -52,7 +52,7 @@ class Files:
             self.failure = ""
             return True
 
-    def _put(self, lines: bytes | bytearray) -> None:
+    def _put(self, lines: bytes) -> None:
         assert self._file is not None
         rest = memoryview(lines)
         while rest:

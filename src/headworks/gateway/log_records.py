@@ -1,14 +1,55 @@
 """The decision log's records as they are encoded: a line, and what stands in it (`decisions.py` fills them).
 
-These types are in a module of their own: what is compiled (decision 24) can use such types and cannot make them.
+These types are in a module of their own: what is compiled (decision 24) can use such types and cannot make them. A struct is
+written in half the time of a dataclass, and in a quarter of that of a compiled one.
 """
 
 from __future__ import annotations
 
 import msgspec
 
-from headworks.core.types import Forecast, RequestKey, Usage, Work
+from headworks.core.types import RequestKey
 from headworks.gateway.log_facts import Asked, Fact
+from headworks.gateway.verdicts import ShownVerdict
+
+
+class ForecastRecord(msgspec.Struct, gc=False):
+    """The fields of `Forecast`, in its order."""
+
+    wait_s: float | None
+    prefill_s: float
+    ttft_s: float | None
+    total_s: float | None
+    drain_tokens_per_s: float | None
+    buffer_ratio: float
+    basis: str
+    wait_most_s: float | None
+    tpot_s: float | None
+    drain_error_ratio: float | None
+
+
+class WorkRecord(msgspec.Struct, gc=False):
+    """The fields of `Work`, in its order."""
+
+    tokens: int
+    prefill_tokens: int
+    sequences: int
+    engine_s: float
+    kv_tokens: int
+    output_tokens: int
+    basis: str
+    output_tokens_max: int
+
+
+class UsageRecord(msgspec.Struct, gc=False):
+    """The fields of `Usage`, in its order."""
+
+    prompt_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    engine_s: float
+    end: str
+    exact: bool
 
 
 class DecisionRecord(msgspec.Struct, gc=False):
@@ -18,9 +59,9 @@ class DecisionRecord(msgspec.Struct, gc=False):
     key: RequestKey
     outcome: str
     reason: str
-    verdicts: msgspec.Raw
-    forecast: Forecast
-    work: Work
+    verdicts: list[ShownVerdict]
+    forecast: ForecastRecord
+    work: WorkRecord
     retry_after_s: float | None
     position: int
     degraded: str
@@ -35,7 +76,7 @@ class DecisionRecord(msgspec.Struct, gc=False):
 
 
 class OutcomeRecord(msgspec.Struct, gc=False):
-    """The fields of `Outcome`, in its order: a struct is written in half the time of a dataclass."""
+    """The fields of `Outcome`, in its order, and in place of what was asked for its numbers."""
 
     id: str
     key: RequestKey
@@ -52,8 +93,8 @@ class OutcomeRecord(msgspec.Struct, gc=False):
     sent_s: float | None
     first_byte_s: float | None
     ended_s: float
-    work: Work
-    usage: Usage | None
+    work: WorkRecord
+    usage: UsageRecord | None
     evidence: str
     unconfirmed_s: float | None
     in_slo: bool
@@ -84,3 +125,12 @@ class Line(msgspec.Struct, gc=False):
     utc: str
     monotonic_s: float
     record: DecisionRecord | OutcomeRecord | NameRecord | Fact
+
+
+class Bill(msgspec.Struct, gc=False):
+    """What the totals need of a line of the usage journal."""
+
+    tenant: str
+    billed_tokens: int
+    billed_nanomoney: int
+    charged_utc_s: int

@@ -44,7 +44,6 @@ DIALECTS: dict[str, Callable[[bytes, Limits], Parsed | Fault]] = {
 }
 MODELS_PATH = "/v1/models"
 METHODS: dict[str, tuple[str, ...]] = {**dict.fromkeys(DIALECTS, ("POST",)), MODELS_PATH: ("GET", "HEAD")}
-NO_LIMIT = (None, 0, 0.0)
 
 
 def methods(path: str) -> tuple[str, ...] | None:
@@ -237,7 +236,7 @@ class Proxy:
         if not holds and policy.rate is None and policy.client_rate is None:
             return None
         requests, tokens = self._runner.gate.left(tenant, client, self._clock_s())
-        return Allowance(*(requests or NO_LIMIT), *(tokens or NO_LIMIT))
+        return Allowance(requests, tokens)
 
     # an execution
 

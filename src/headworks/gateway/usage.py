@@ -28,6 +28,7 @@ from headworks.core.effects import Outcome
 from headworks.core.policy import Policy, PricePolicy
 from headworks.core.quota import DAY_S, FREE, HOUR_S, Period, billed
 from headworks.core.types import Usage
+from headworks.gateway.log_records import Bill
 
 FLUSH_S = 0.1
 BUFFER_BYTES_MAX = 16 * 1024 * 1024
@@ -40,15 +41,6 @@ SETTLED_S = 2 * DAY_S
 """A file not written to for so long has no writer any more: its totals may be kept beside it."""
 Billed = dict[int, dict[str, tuple[int, int]]]
 """Hour of Unix time → tenant → tokens and billionths of money."""
-
-
-class _Bill(msgspec.Struct, gc=False):
-    """What the totals need of a line."""
-
-    tenant: str
-    billed_tokens: int
-    billed_nanomoney: int
-    charged_utc_s: int
 
 
 class Others(NamedTuple):
@@ -94,8 +86,8 @@ class UsageJournal:
         """Lines that did not fit any more, because the disk has been refusing for long."""
         self._flush_s = flush_s
         self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._write_on, name="usage-journal", daemon=True)
-        self._thread.start()
+        self._writer = threading.Thread(target=self._write_on, name="usage-journal", daemon=True)
+        self._writer.start()
 
     def change_policy(self, policy: Policy) -> None:
         """Quotas and prices of what ends from now on."""
@@ -218,7 +210,7 @@ class UsageJournal:
     def close(self) -> None:
         """Everything is in the file when this returns, if the disk takes it."""
         self._closing.set()
-        self._thread.join()
+        self._writer.join()
         self.flush()
         with self._writing:
             if not self._buffer:
@@ -313,7 +305,7 @@ def _add(totals: Billed, charged_utc_s: int, tenant: str, tokens: int, nanomoney
 def _scanned(path: Path) -> Billed:
     """Read line by line. One that a crash cut short is passed over: it was never whole."""
     totals: Billed = {}
-    decoder = msgspec.json.Decoder(_Bill)
+    decoder = msgspec.json.Decoder(Bill)
     with path.open("rb") as file:
         for text in file:
             try:

@@ -6,10 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from headworks.core.types import Row, Verdict, verdicts
-
-TEXTS_MAX = 2_048
-"""Different rows whose text is kept."""
+from headworks.core.types import Row, Verdict
 
 
 class ShownVerdict(msgspec.Struct, gc=False):
@@ -29,25 +26,9 @@ def shown(verdicts: Iterable[Verdict]) -> list[ShownVerdict]:
     return [ShownVerdict(*verdict) for verdict in verdicts]
 
 
-class RowTexts:
-    """Rows as JSON, for the decision log. Half of a decision's rows were in one before: each is encoded once."""
-
-    __slots__ = ("_encode", "_texts")
-
-    def __init__(self) -> None:
-        self._encode = msgspec.json.Encoder().encode
-        self._texts: dict[Row, bytes] = {}
-
-    def join(self, rows: Sequence[Row]) -> msgspec.Raw:
-        """All of them, as one array."""
-        try:
-            joined = b",".join(map(self._texts.__getitem__, rows))
-        except KeyError:
-            joined = b",".join([self._texts.get(row) or self._text(row) for row in rows])
-        return msgspec.Raw(b"[" + joined + b"]")
-
-    def _text(self, row: Row) -> bytes:
-        if len(self._texts) >= TEXTS_MAX:
-            self._texts.clear()
-        text = self._texts[row] = self._encode(ShownVerdict(*verdicts((row,))[0]))
-        return text
+def shown_rows(rows: Sequence[Row]) -> list[ShownVerdict]:
+    """The same of rows as they were written down, for the decision log."""
+    return [
+        ShownVerdict(check, scope, value, limit, unit, value <= limit, "" if value <= limit else reason)
+        for check, scope, value, limit, unit, reason in rows
+    ]

@@ -44,7 +44,7 @@ _MISSES_MAX = 8
 class Connection:
     """What the event loop calls when a client's socket has news (`asyncio.Protocol`), and what an exchange asks of it."""
 
-    server: "Server"  # noqa: UP037 (as in `exchange.py`)
+    server: Server
     peer: str
     _transport: asyncio.Transport = field(init=False)
     _state: int = _AWAITING

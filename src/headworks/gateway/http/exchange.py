@@ -45,7 +45,7 @@ class Exchange:
     Headers of an answer are pairs, or whole lines that `header_lines` has made of such pairs.
     """
 
-    _connection: "Connection"  # noqa: UP037 (compiled, a class looks up what its fields are annotated with, unless in quotes)
+    _connection: Connection
     _transport: asyncio.Transport
     _line: RequestLine
     method: str
