@@ -11,7 +11,15 @@ from hashlib import sha256
 from headworks.config import secret
 from headworks.config.pools import Discipline, Pool, Price, Spill
 from headworks.config.schema import Config
-from headworks.config.settings import ClientKey, ConnectionLimits, DecisionLogSettings, ReplicaSettings, Settings, UsageSettings
+from headworks.config.settings import (
+    ClientKey,
+    ConnectionLimits,
+    DecisionLogSettings,
+    GuardSettings,
+    ReplicaSettings,
+    Settings,
+    UsageSettings,
+)
 from headworks.config.traffic import STEP_ACTIONS, PressureStep, Quota, Rate, ServiceClass, Tenant
 from headworks.config.values import ENVIRONMENT_NAME, address
 from headworks.core.policy import (
@@ -251,6 +259,7 @@ def settings(config: Config, environment: Mapping[str, str], worker: int = 1) ->
         admin=address(server.admin).after(worker - 1),
         admin_key=_secret(server.admin_key, environment),
         limits=ConnectionLimits(**server.limits.model_dump()),
+        guard=GuardSettings(**server.guard.model_dump()),
         drain_s=server.drain_s,
         ledger_url=_ledger_url(config.ledger.url, environment),
         domain=config.ledger.domain,

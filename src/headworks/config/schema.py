@@ -171,7 +171,6 @@ class NotYet:
 
 NOT_YET_IN_FORCE: tuple[NotYet, ...] = (
     NotYet("server.tls", "both ports speak plain HTTP"),
-    NotYet("server.guard", "the gateway does not shed for its own sake"),
     NotYet("classes.*.mode", "server.mode alone decides", but=("enforce",)),
     NotYet("classes.*.slo.goodput_ratio", "each promise decides by its own percentile"),
     NotYet("classes.*.preempts", "nothing is preempted", but=(False,)),

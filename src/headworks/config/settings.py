@@ -23,6 +23,16 @@ class ConnectionLimits:
 
 
 @dataclass(slots=True)
+class GuardSettings:
+    """When the gateway refuses new work for its own sake; the names are those of `server.guard`."""
+
+    loop_lag_shed_bulk_s: float
+    loop_lag_shed_s: float
+    rss_shed_bytes: int
+    fds_stop_accept_ratio: float
+
+
+@dataclass(slots=True)
 class ReplicaSettings:
     """How one engine is reached. `name` is `POOL/NUMBER`, as in the core's policy."""
 
@@ -72,6 +82,7 @@ class Settings:
     admin: Address
     admin_key: Secret | None
     limits: ConnectionLimits
+    guard: GuardSettings
     drain_s: float
     ledger_url: str
     """With user and password, if it has any."""

@@ -10,6 +10,7 @@ import contextlib
 import gc
 import logging
 import os
+import resource
 import secrets
 import socket
 from collections.abc import Iterable, Iterator
@@ -36,6 +37,7 @@ from headworks.gateway.decisions import DecisionLog
 from headworks.gateway.equals import Equals
 from headworks.gateway.every_answer import Headers
 from headworks.gateway.explanations import Explanations
+from headworks.gateway.guard import Guard
 from headworks.gateway.http.limits import EdgeLimits
 from headworks.gateway.http.listen import listen_on_port
 from headworks.gateway.http.server import Server
@@ -79,8 +81,7 @@ class App:
         self.log = _decision_log(settings)
         self.usage = _usage_journal(settings, policy, self._utc_offset_s)
         records = Records(self.accounts, self.log, self.usage)
-        computes = watches(settings, clock.now_s)
-        self.runner = Runner(self.gate, self.store, self.engines, records, clock.now_s, computes, turns)
+        self.runner = Runner(self.gate, self.store, self.engines, records, clock.now_s, watches(settings, clock.now_s), turns)
         self.facts = Facts(self.log).began(name, boot, self._utc_offset_s, settings.ledger_url.partition(":")[0], policy)
         self.runner.on_fact = self._on_fact
         self.ledger = LedgerDesk(
@@ -92,6 +93,7 @@ class App:
         )
         self.counting = Counting(settings.tokenizers) if settings.tokenizers else None
         self.explanations = Explanations(self.log.find if self.log is not None else None)
+        self.guard = Guard(settings.guard, clock.now_s, _rss_bytes, records.loop_lag)
         self.proxy = Proxy(
             self.runner,
             policy,
@@ -100,6 +102,7 @@ class App:
             self.answers,
             Own(self._usage, self.explanations, self.log.name if self.log is not None else _unnoted, clock.utc_s),
             Equals(settings.replay_bytes_max, settings.replay_total_bytes_max, settings.remember_s, clock.now_s),
+            self.guard,
             boot=boot,
             clock_s=clock.now_s,
             wall_s=clock.utc_s,
@@ -129,6 +132,7 @@ class App:
         if self._shared is not None:
             self._shared.start()
         self.runner.start()
+        self.guard.start()
         self.key_watch.start()
         self.address = await self._listen()
         listening = socket.create_server((self.settings.admin.host, self.settings.admin.port), reuse_port=False)
@@ -151,6 +155,7 @@ class App:
         await self.runner.drain(self.settings.drain_s)
         await self.server.close(1.0)
         await self.runner.close()
+        self.guard.close()
         self.key_watch.close()
         self._admin.should_exit = True
         if self._admin_task is not None:
@@ -179,6 +184,7 @@ class App:
         assert not self.fixed(settings), "the caller asked before"
         others = await self._other_usage(policy)
         self.policy, self.settings = policy, settings
+        self.guard.change(settings.guard)
         self.proxy.change_policy(policy)
         self.models.change_policy(policy)
         self.key_watch.change(settings, policy)
@@ -269,6 +275,7 @@ class App:
         for service_class, ratio in self.accounts.goodput.ratios(clock.now_s()):
             yield Reading("goodput_ratio", (service_class,), ratio)
         yield Reading("open_streams", (WORKER,), float(len(self.server.exchanges)))
+        yield Reading("shed_self_total", (WORKER,), float(self.guard.shed))
         yield Reading("rss_bytes", (WORKER,), float(_rss_bytes()))
 
     def _allow_labels(self) -> None:
@@ -372,6 +379,7 @@ def _edge_limits(settings: Settings) -> EdgeLimits:
         idle_s=limits.idle_s,
         write_stall_s=limits.write_stall_s,
         connections_max=limits.connections_max,
+        descriptors_max=int(settings.guard.fds_stop_accept_ratio * resource.getrlimit(resource.RLIMIT_NOFILE)[0]),
     )
 
 

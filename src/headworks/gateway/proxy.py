@@ -28,6 +28,7 @@ from headworks.gateway.equals import Equals, Name
 from headworks.gateway.event_rate import EventRate
 from headworks.gateway.every_answer import Allowance, Ids, own_lines
 from headworks.gateway.follow import EqualFollow, Follow, SharedFollow
+from headworks.gateway.guard import Guard
 from headworks.gateway.http.exchange import Exchange
 from headworks.gateway.keys import FAILURES_MAX, Denied, Identity, Keys
 from headworks.gateway.models import Models
@@ -63,6 +64,7 @@ class Proxy:
         answers: Answers,
         own: Own,
         equals: Equals,
+        guard: Guard,
         *,
         boot: str,
         clock_s: Callable[[], float],
@@ -76,6 +78,7 @@ class Proxy:
         self.answers = answers
         self._own = own
         self.equals = equals
+        self._guard = guard
         self._prefix = f"req_{boot[:12]}"
         self._count = 0
         self._clock_s = clock_s
@@ -105,6 +108,9 @@ class Proxy:
         service_class = self._service_class(headers, identity)
         if service_class is None:
             self._fail(exchange, "forbidden", ids, subject=class_refused(headers))
+            return
+        if (overload := self._guard.refuses(service_class)) is not None:
+            exchange.respond(*reply.shed(overload, ids, self.wall_s()))
             return
         body = exchange.body_ready
         if body is None:

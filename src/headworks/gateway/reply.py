@@ -18,6 +18,7 @@ import msgspec
 from headworks.core.reasons import REASONS, Reason
 from headworks.core.types import Decision, Forecast, Usage, Verdict
 from headworks.gateway.every_answer import Allowance, Headers, Ids, own_headers
+from headworks.gateway.guard import Overload
 from headworks.gateway.verdicts import ShownVerdict, shown
 
 HORIZON_S = 60
@@ -105,6 +106,12 @@ def denied(code: str, ids: Ids, failures_max: int, retry_after_s: float | None, 
     """The answer to a bad key, and to an address that has sent too many of them."""
     unit = "failed keys a minute"
     return failure(code, ids, wall_s=wall_s, value=failures_max + 1, limit=failures_max, unit=unit, retry_after_s=retry_after_s)
+
+
+def shed(overload: Overload, ids: Ids, wall_s: float) -> Answer:
+    """The answer to what a gateway refuses because it cannot keep up itself."""
+    subject, (value, limit), again_s = overload.subject, overload.numbers, overload.again_s
+    return failure("gateway_overloaded", ids, wall_s=wall_s, subject=subject, value=value, limit=limit, retry_after_s=again_s)
 
 
 def error_event(answer: Answer) -> bytes:

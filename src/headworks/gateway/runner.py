@@ -111,8 +111,6 @@ class Recorder(Protocol):
 
     def ledger(self, operation: str, outcome: str, seconds: float) -> None: ...
 
-    def loop_lag(self, seconds: float) -> None: ...
-
 
 class Runner:
     """Feeds the gate and does what it says."""
@@ -164,15 +162,14 @@ class Runner:
         self.feed(events.Tick())
         for sampler in self._samplers.values():
             sampler.start()
-        self._check_silence(self._clock_s())
+        self._check_silence()
 
-    def _check_silence(self, due_s: float) -> None:
-        """One look a second at all open answers, instead of a timer each. How late it comes is the loop's lag."""
+    def _check_silence(self) -> None:
+        """One look a second at all open answers, instead of a timer each."""
         now_s = self._clock_s()
-        self._recorder.loop_lag(max(0.0, now_s - due_s))
         for attempt in list(self._attempts.values()):
             attempt.check_silence(now_s)
-        self._silence = asyncio.get_running_loop().call_later(SILENCE_LOOK_S, self._check_silence, now_s + SILENCE_LOOK_S)
+        self._silence = asyncio.get_running_loop().call_later(SILENCE_LOOK_S, self._check_silence)
 
     def admit(self, call: Call) -> None:
         """Hand a request to the gate. Whoever does so owns the ending: `forget`, and `ClientGone` if it left before."""

@@ -17,6 +17,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from headworks.gateway.http.limits import EdgeLimits
+
 ACCEPTED_PER_TURN_MAX = 64
 _PROBES = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
 PAUSE_S = 0.1
@@ -26,16 +28,16 @@ PAUSE_S = 0.1
 class Listener:
     """Accepts from one socket. `connection` makes a protocol for a peer: its address, or `unix`."""
 
-    def __init__(self, listening: socket.socket, backlog: int, connection: Callable[[str], Any]) -> None:
-        self._listening = listening
-        self._connection = connection
+    def __init__(self, listening: socket.socket, limits: EdgeLimits, connection: Callable[[str], Any]) -> None:
+        self._listening, self._connection = listening, connection
+        self._descriptors_max = limits.descriptors_max
         self._loop = asyncio.get_running_loop()
         self._connecting: set[asyncio.Task[None]] = set()
         self._pause: asyncio.TimerHandle | None = None
         self._spare: int | None = None
         """A descriptor to give up when there is no other, so that peers hear at once that they are not served."""
         listening.setblocking(False)
-        listening.listen(backlog)
+        listening.listen(limits.backlog)
         self._go_on()
 
     def close(self) -> None:
@@ -58,6 +60,9 @@ class Listener:
         for _ in range(ACCEPTED_PER_TURN_MAX):
             try:
                 accepted, address = self._listening.accept()
+                if accepted.fileno() >= self._descriptors_max:
+                    accepted.close()
+                    raise OSError("no descriptor to spare")
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError:
@@ -75,7 +80,7 @@ class Listener:
             accepted.close()
 
     def _starve(self) -> None:
-        """There is no descriptor for one more: closes those who wait now, and accepts nobody for a while."""
+        """There is no descriptor for one more, or none to spare: closes those who wait now, and accepts nobody for a while."""
         self._give_up_spare()
         with contextlib.suppress(OSError):
             for _ in range(ACCEPTED_PER_TURN_MAX):

@@ -88,7 +88,7 @@ class Server:
         else:
             sockets = await listen_on_port(host or "127.0.0.1", port)
         for listening in sockets:
-            self._listeners.append(Listener(listening, self.limits.backlog, lambda peer: Connection(self, peer)))
+            self._listeners.append(Listener(listening, self.limits, lambda peer: Connection(self, peer)))
         return [listening.getsockname() for listening in sockets]
 
     def stop_accepting(self) -> None:
