@@ -120,7 +120,6 @@ class App:
         self._admin_task: asyncio.Task[None] | None = None
         self._draining = False
         self._epoch = ""
-        """Which process a shared ledger was opened for."""
         self.address: Any = None
         self.admin_address: Any = None
 

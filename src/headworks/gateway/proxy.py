@@ -215,18 +215,8 @@ class Proxy:
     def _fault(self, exchange: Exchange, fault: Fault, ids: Ids) -> None:
         self._fail(exchange, fault.reason, ids, subject=fault.subject, param=fault.param)
 
-    def _fail(
-        self,
-        exchange: Exchange,
-        code: str,
-        ids: Ids,
-        *,
-        subject: str = "",
-        param: str | None = None,
-        retry_after_s: float | None = None,
-    ) -> None:
-        answer = reply.failure(code, ids, wall_s=self.wall_s(), subject=subject, param=param, retry_after_s=retry_after_s)
-        exchange.respond(*answer)
+    def _fail(self, exchange: Exchange, code: str, ids: Ids, *, subject: str = "", param: str | None = None) -> None:
+        exchange.respond(*reply.failure(code, ids, wall_s=self.wall_s(), subject=subject, param=param))
 
     def refuse(self, call: ProxyCall, decision: Decision, usage: Usage | None) -> None:
         allowance = self.allowance(decision.key.tenant, call.request.client)

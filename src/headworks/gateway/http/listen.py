@@ -1,9 +1,7 @@
 """Listening sockets: every address of a host, or a Unix path, with options that accepted connections inherit.
 
-Options are set here once, not once a connection: no delay, and probes that notice a vanished peer (first after 30 s, then
-every 10 s, three times). Accepting is ours as well: uvloop takes one connection at a turn, so that beside a busy loop the
-last of 32 new clients waited 2.6 s (2026-11-29).
-"""
+Options are set here once, not once a connection: no delay, and probes that notice a vanished peer. Accepting is ours as well:
+uvloop takes one connection at a turn, so that beside a busy loop the last of 32 new clients waited 2.6 s (2026-11-29)."""
 
 from __future__ import annotations
 
@@ -29,8 +27,7 @@ class Listener:
     """Accepts from one socket. `connection` makes a protocol for a peer: its address, or `unix`."""
 
     def __init__(self, listening: socket.socket, limits: EdgeLimits, connection: Callable[[str], Any]) -> None:
-        self._listening, self._connection = listening, connection
-        self._descriptors_max = limits.descriptors_max
+        self._listening, self._connection, self._descriptors_max = listening, connection, limits.descriptors_max
         self._loop = asyncio.get_running_loop()
         self._connecting: set[asyncio.Task[None]] = set()
         self._pause: asyncio.TimerHandle | None = None
