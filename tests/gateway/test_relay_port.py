@@ -77,12 +77,3 @@ def test_E1_broken_stream_is_never_a_clean_end(loop: str, lost: bool) -> None:
             await answered(PlayedEngine(*payloads, lost=lost))
 
     run(loop, steps())
-
-
-@pytest.mark.parametrize("loop", sorted(LOOPS))
-def test_E1_lost_before_the_first_token_is_a_whole_502(loop: str) -> None:
-    async def steps() -> None:
-        answer = await answered(PlayedEngine(USAGE, lost=True))
-        assert (answer.status, answer.code) == (502, "upstream_lost")
-
-    run(loop, steps())

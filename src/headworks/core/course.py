@@ -189,13 +189,18 @@ class Course:
         self._settle(life, "not_sent", "E0", now_s, report=not again)
         return life if again else None
 
-    def lost(self, event: EngineLost, now_s: float) -> None:
-        """The connection broke: the engine may or may not go on. Only counting or a new incarnation can tell."""
+    def lost(self, event: EngineLost, now_s: float) -> Life | None:
+        """The connection broke: the engine may or may not go on. Only counting or a new incarnation can tell.
+
+        Returns the life, if it had not been left already.
+        """
         life = self._desk.runs.get(event.execution)
         if life is None or life.state not in (SENT, RUNNING, LEAVING):
-            return
+            return None
         already = life.state == LEAVING
-        self._leave(life, "lost", "upstream_lost", now_s, abort=not already)
+        self._leave(life, "lost", "upstream_lost", now_s, abort=not already and not event.unheard)
+        if event.unheard:  # what its client is told is decided where it may be sent again
+            self._desk.effect(Abort(life.execution.id, ""))
         replica = life.replica
         if replica is not None:
             replica.unproved.setdefault(life.execution.id, now_s)
@@ -203,6 +208,7 @@ class Course:
         if event.answered and life.lane.pool.spill is not None:  # it runs on nobody's engine of ours, and nothing more comes
             life.failed = True
             self.evidence(Evidence(event.execution, "E1"), now_s)
+        return None if already else life
 
     def silent(self, event: EngineSilent, now_s: float) -> None:
         life = self._desk.runs.get(event.execution)
@@ -339,7 +345,7 @@ class Course:
     def _over(self, life: Life, now_s: float) -> bool:
         """The ledger has let go of it."""
         self._growth.freed(life.lane.pool.name, now_s)
-        if life.drawn:
+        if life.drawn and not life.is_held:
             metering.ended(life, now_s)
         return self._desk.move(life, "stop_answered")
 
@@ -379,7 +385,7 @@ class Course:
 
     def report(self, life: Life, now_s: float, outcome: str = "") -> None:
         """The one outcome of an arrival, and of those that share its answer."""
-        if life.reported:
+        if life.reported or life.is_held:
             return
         life.reported = True
         outcome = outcome or outcome_of(life)

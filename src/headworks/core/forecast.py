@@ -195,7 +195,7 @@ def answer_tokens(work: Work, lane: Lane, tail_ratio: float) -> float | None:
 
 
 def _least(pool: Pool) -> Replica:
-    return pool.single or min(pool.replicas.values(), key=_requests)
+    return pool.single or min((pool.replicas or pool.leaving).values(), key=_requests)
 
 
 def _requests(replica: Replica) -> int:

@@ -144,6 +144,8 @@ class ReplicaPolicy:
     exclusive: bool = True
     speculative: bool = False
     """It decodes speculatively, which costs compute that is missing under pressure."""
+    drains: bool = False
+    """It ends what it has, and gets nothing new."""
 
 
 @dataclass(slots=True)

@@ -50,7 +50,9 @@ class Replica:
         "incarnation_asked",
         "incarnation_number",
         "incarnation_told",
+        "is_withdrawn",
         "iteration_s",
+        "leaves",
         "limit",
         "memory",
         "name",
@@ -80,6 +82,8 @@ class Replica:
         self.name = name
         self.speculative = speculative
         """It decodes speculatively."""
+        self.leaves = self.is_withdrawn = False
+        """It ends what it has and gets nothing new; and the policy does not name it any more."""
         self.scope = f"replica:{name}"
         self.policy = policy
         self.capacity: Capacity | None = None
@@ -217,12 +221,19 @@ class Replica:
         return sample.waiting
 
     def state(self, now_s: float) -> str:
-        """`ready`, `lost` (unknown or refusing connections), `stalled` (work inside and a frozen clock) or `breaker_open`."""
+        """`ready`, `lost` (unknown or refusing connections), `draining`, `breaker_open` or `stalled` (a frozen clock)."""
         if self.capacity is None or now_s < self.down_until_s:
             return "lost"
+        if self.leaves:
+            return "draining"
         if not self.breaker.lets_pass(now_s):
             return BROKEN
         return "stalled" if now_s > self.stalls_at_s else "ready"
+
+    @property
+    def is_empty(self) -> bool:
+        """Nothing of ours is charged there, and nothing is left to be proved."""
+        return not (self.requests or self.unproved or self.closing)
 
     def learn_capacity(self) -> None:
         """Compute what follows from the policy and from what the engine said of itself."""
