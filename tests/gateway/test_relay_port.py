@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 from http_port import LOOPS, Answer, port, post, run
-from relay_scene import DONE, ERROR, IDS, SSE, USAGE, WHOLE, FakeUpstream, Heard, token
+from relay_scene import DONE, ERROR, IDS, SSE, WHOLE, FakeUpstream, Heard, token
 
 from headworks.gateway.audience import Audience
 from headworks.gateway.event_rate import EventRate

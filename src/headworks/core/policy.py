@@ -138,7 +138,7 @@ class DisciplinePolicy:
 
 @dataclass(slots=True)
 class ReplicaPolicy:
-    """One engine of a pool. `name` is `POOL/NUMBER`."""
+    """One engine of a pool. `name` is `POOL/NAME`."""
 
     name: str
     exclusive: bool = True
