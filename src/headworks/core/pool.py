@@ -19,6 +19,7 @@ from headworks.core.reading import NOTHING_COUNTED
 from headworks.core.replica import BROKEN, Replica, Runs
 from headworks.core.retrying import UpstreamRetries
 from headworks.core.slots import ReturnSlots
+from headworks.core.speeds import COMPARE_EVERY_S, compare_speeds
 from headworks.core.spilling import Purse
 from headworks.core.stats import Window
 from headworks.core.types import Request, Work
@@ -41,6 +42,7 @@ class Pool:
     """One pool: its replicas, its queue and what has been measured of it."""
 
     __slots__ = (
+        "_compares_s",
         "_runs",
         "affinity",
         "asks_again_s",
@@ -86,6 +88,7 @@ class Pool:
         self.single: Replica | None = None
         """The one replica of a pool that has no other: nearly every pool, so every question is asked of it directly."""
         self.tokens = self.requests = 0
+        self._compares_s = 0.0
         self._seat(policy, promise_s)
         self.queue = PoolQueue()
         self.class_uses: dict[str, ClassUse] = {}
@@ -228,6 +231,12 @@ class Pool:
         single = self.single
         return single is not None and single.requests >= single.limit.value
 
+    def looked(self, now_s: float) -> None:
+        """One of its engines was looked at: now and then they are compared (`core/speeds.py`)."""
+        if self.single is None and now_s >= self._compares_s:
+            self._compares_s = now_s + COMPARE_EVERY_S
+            compare_speeds(self.replicas.values())
+
     def wants_places(self) -> None:
         """Somebody waits for what is left of the running limits, which is kept for others: to them, that is the limit."""
         for replica in self.replicas.values():
@@ -274,7 +283,7 @@ class Pool:
     def place(self, request: Request, work: Work, lane: Lane, now_s: float) -> tuple[Replica | None, str]:
         """Where this goes, or None and the reason code that is in the way.
 
-        Of several with room: where it is complete first by what each has to read (`core/affinity.py`), or has least of ours.
+        Of several with room: where it is complete first, by what each has in hand (`core/affinity.py`) and how quick it is.
         """
         stated = self.policy.active_tokens_max
         if stated is not None and self.tokens + work.kv_tokens > stated:
@@ -293,10 +302,10 @@ class Pool:
             if reason:
                 blocked_by = reason if reason != "no_replica" else blocked_by
                 continue
-            cost = float(replica.requests)
+            cost = replica.writes_times * (1.0 + replica.requests)
             if begins:
                 saved_tokens = begun_ratio * work.prefill_tokens if replica.name == begun_at else 0.0
-                cost = cost_tokens(replica, saved_tokens, requests_mean)
+                cost = cost_tokens(replica, work.prefill_tokens, saved_tokens, requests_mean)
             own = (now_s < replica.avoid_until_s, plain and replica.speculative, cost)
             if best is None or own < rank:
                 best, rank = replica, own

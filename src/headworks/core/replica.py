@@ -64,6 +64,7 @@ class Replica:
         "reader_s",
         "reader_sequence",
         "reading",
+        "reads_times",
         "requests",
         "sample",
         "scope",
@@ -76,6 +77,7 @@ class Replica:
         "tokens_max",
         "unproved",
         "unstamped",
+        "writes_times",
     )
 
     def __init__(self, name: str, policy: PoolPolicy, promise_s: float | None, runs: Runs, speculative: bool = False) -> None:
@@ -122,6 +124,8 @@ class Replica:
         self.prefill = PrefillTime()
         self.reading = Reading(policy, promise_s)
         self.decode = DecodeTime()
+        self.reads_times = self.writes_times = 1.0
+        """How many times as long as usual in its pool it takes to read a prompt, and to write (`core/speeds.py`)."""
         self.closing: dict[str, ClockProof] = {}
         """Executions whose server side has closed, waiting for the clock proof."""
         self.unproved: dict[str, float] = {}

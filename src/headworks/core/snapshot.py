@@ -134,6 +134,8 @@ def _replica(replica: Replica, now_s: float) -> dict[str, Any]:
         "prefill_fit": _named(("base_s", "own_token_s", "ahead_token_s"), replica.prefill.coefficients()),
         "decode_fit": _named(("token_s", "beside_s"), replica.decode.coefficients()),
         "step_s": replica.iteration_s,
+        "reads_times": replica.reads_times,
+        "writes_times": replica.writes_times,
         "unproved": len(replica.unproved) + len(replica.closing),
         "running": sample.running if sample else None,
         "waiting": sample.waiting if sample else None,
