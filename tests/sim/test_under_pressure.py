@@ -21,7 +21,7 @@ def found(name: str) -> Any:
     return run(scenario, scenario.seed)
 
 
-@pytest.mark.parametrize("name", ["cascade", "replicas", "prefixes"])
+@pytest.mark.parametrize("name", ["cascade", "replicas", "rolling", "prefixes"])
 def test_every_expectation_holds(name: str) -> None:
     assert found(name)["failures"] == []
 

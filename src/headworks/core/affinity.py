@@ -6,10 +6,10 @@ were last sent: a block is named by all of the prompt up to its end, so the last
 
 Where a prompt with a beginning is complete first is compared in prompt tokens, since reading is what differs:
 
-    reading · (its own prompt + UNREAD_RATIO · prompts being read there - what of its own need not be read there)
-    + writing · BESIDE_TOKENS · (itself and the requests in hand there)
+    times · (its own prompt + UNREAD_RATIO · prompts being read there - what of its own need not be read there
+             + BESIDE_TOKENS · (itself and the requests in hand there))
 
-with how many times as long as usual that replica takes to read and to write (`core/speeds.py`), which is 1 among equals.
+with how many times as long as usual that replica takes (`core/speeds.py`), which is 1 among equals.
 
 A hot beginning must not make a hot spot: what need not be read counts only at a replica with at most `LOAD_RATIO_MAX` times the
 mean number of requests, and `LOAD_REQUESTS_FREE` more. What is sent elsewhere for that is known there from then on.
@@ -68,4 +68,4 @@ def cost_tokens(replica: Replica, prompt_tokens: int, saved_tokens: float, reque
     if replica.requests > LOAD_RATIO_MAX * requests_mean + LOAD_REQUESTS_FREE:
         saved_tokens = 0.0
     to_read = prompt_tokens + UNREAD_RATIO * replica.opening_tokens - saved_tokens
-    return replica.reads_times * to_read + replica.writes_times * BESIDE_TOKENS * (1 + replica.requests)
+    return replica.speed.times * (to_read + BESIDE_TOKENS * (1 + replica.requests))

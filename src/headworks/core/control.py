@@ -18,7 +18,6 @@ def looked(pool: Pool, replica: Replica, classes: dict[str, ClassPolicy], now_s:
         limit.reached = True
     limit.look(running, replica.requests, replica.step_s, token_promise_s(pool, classes, now_s), now_s)
     pool.pressure.look(now_s)
-    pool.looked(now_s)
 
 
 def token_promise_s(pool: Pool, classes: dict[str, ClassPolicy], now_s: float) -> float | None:

@@ -266,6 +266,8 @@ def saw_end(life: Life, observes: bool, now_s: float) -> None:
         tokens = usage.output_tokens // life.work.sequences - 1
         batch = (life.batch + replica.requests) / 2.0
         replica.decode.observe(batch, tokens, now_s - life.first_byte_s)
+        if life.lane.pool.single is None:
+            replica.speed.answered(life.lane.pool.usual, batch, tokens, now_s - life.first_byte_s)
     lane, total_s = life.lane, forecast.total_s
     if usage.cached_tokens or lane.cached_ratio:
         found_ratio = usage.cached_tokens / max(1, usage.prompt_tokens)

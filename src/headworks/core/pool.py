@@ -19,7 +19,7 @@ from headworks.core.reading import NOTHING_COUNTED
 from headworks.core.replica import BROKEN, Replica, Runs
 from headworks.core.retrying import UpstreamRetries
 from headworks.core.slots import ReturnSlots
-from headworks.core.speeds import COMPARE_EVERY_S, compare_speeds
+from headworks.core.speeds import Usual
 from headworks.core.spilling import Purse
 from headworks.core.stats import Window
 from headworks.core.types import Request, Work
@@ -42,7 +42,6 @@ class Pool:
     """One pool: its replicas, its queue and what has been measured of it."""
 
     __slots__ = (
-        "_compares_s",
         "_runs",
         "affinity",
         "asks_again_s",
@@ -72,6 +71,7 @@ class Pool:
         "tokens_largest",
         "tokens_max",
         "unguarded_tokens",
+        "usual",
     )
 
     def __init__(
@@ -88,7 +88,8 @@ class Pool:
         self.single: Replica | None = None
         """The one replica of a pool that has no other: nearly every pool, so every question is asked of it directly."""
         self.tokens = self.requests = 0
-        self._compares_s = 0.0
+        self.usual = Usual()
+        """How long a token takes on its replicas, where there are several."""
         self._seat(policy, promise_s)
         self.queue = PoolQueue()
         self.class_uses: dict[str, ClassUse] = {}
@@ -231,12 +232,6 @@ class Pool:
         single = self.single
         return single is not None and single.requests >= single.limit.value
 
-    def looked(self, now_s: float) -> None:
-        """One of its engines was looked at: now and then they are compared (`core/speeds.py`)."""
-        if self.single is None and now_s >= self._compares_s:
-            self._compares_s = now_s + COMPARE_EVERY_S
-            compare_speeds(self.replicas.values())
-
     def wants_places(self) -> None:
         """Somebody waits for what is left of the running limits, which is kept for others: to them, that is the limit."""
         for replica in self.replicas.values():
@@ -302,7 +297,7 @@ class Pool:
             if reason:
                 blocked_by = reason if reason != "no_replica" else blocked_by
                 continue
-            cost = replica.writes_times * (1.0 + replica.requests)
+            cost = replica.speed.times * (1.0 + replica.requests)
             if begins:
                 saved_tokens = begun_ratio * work.prefill_tokens if replica.name == begun_at else 0.0
                 cost = cost_tokens(replica, work.prefill_tokens, saved_tokens, requests_mean)

@@ -46,7 +46,6 @@ TRY_S_MAX = 16.0
 TRIAL_WEIGHT = 5
 """One that was tried stands for those that were refused meanwhile."""
 AHEAD_WEIGHT = TOOK_WEIGHT = 0.1
-LATELY_WEIGHT = 0.2
 DECODED_MIN = 8
 """Answers shorter than this say more of the clock than of the time for each token."""
 PLACES_MIN = 8
@@ -317,10 +316,6 @@ class PrefillTime:
         """What is fitted for it with no prompt ahead."""
         return self._plane.at(prompt_tokens, 0.0)
 
-    def reads_s(self, prompt_tokens: float) -> float | None:
-        """The same; None before enough was seen."""
-        return self.alone_s(prompt_tokens) if self._count >= OBSERVATIONS_MIN else None
-
     def restarted(self) -> None:
         """Another process answers there: what is fitted is a start, how far it may be off is to be seen again."""
         self._beyond.clear()
@@ -338,12 +333,10 @@ class DecodeTime:
     How far the truth is off it is forgotten quickly, so an engine that becomes slow is noticed at once.
     """
 
-    __slots__ = ("_beyond", "_count", "_lately", "_line")
+    __slots__ = ("_beyond", "_count", "_line")
 
     def __init__(self) -> None:
         self._line = FittedLine(keep_ratio=0.998)
-        self._lately = 1.0
-        """Observed ÷ fitted, of the last few."""
         self._beyond = Window(BEYOND_KEPT)
         """Observed ÷ fitted."""
         self._count = 0
@@ -354,19 +347,13 @@ class DecodeTime:
             return
         each_s = took_s / tokens
         if self._count >= OBSERVATIONS_MIN:
-            off = each_s / (self._line.at(batch) or each_s or 1.0)
-            self._beyond.add(off)
-            self._lately += (off - self._lately) * LATELY_WEIGHT
+            self._beyond.add(each_s / (self._line.at(batch) or each_s or 1.0))
         self._line.add(batch, each_s)
         self._count += 1
 
     def each_s(self, batch: float) -> float | None:
         """As fitted; None before enough was seen."""
         return self._line.at(batch) if self._count >= OBSERVATIONS_MIN else None
-
-    def lately_s(self, batch: float) -> float | None:
-        """The same by what was seen last: an engine that has become slow is known for it after a few answers."""
-        return self._line.at(batch) * self._lately if self._count >= OBSERVATIONS_MIN else None
 
     def places(self, promise: TokenPromise) -> int | None:
         """So many may run for a token to come as quickly as is promised.
@@ -390,7 +377,6 @@ class DecodeTime:
     def restarted(self) -> None:
         """See `PrefillTime.restarted`."""
         self._beyond = Window(BEYOND_KEPT)
-        self._lately = 1.0
 
     def coefficients(self) -> tuple[float, float]:
         """Seconds for a token, and how much longer it takes for each sequence in the batch."""

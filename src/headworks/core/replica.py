@@ -13,6 +13,7 @@ from headworks.core.memory import Memory
 from headworks.core.policy import PoolPolicy
 from headworks.core.predict import DecodeTime, PrefillTime
 from headworks.core.reading import SATURATED, Reading
+from headworks.core.speeds import Speed
 from headworks.core.types import Capacity, ReplicaSample, Work
 
 if TYPE_CHECKING:
@@ -64,12 +65,12 @@ class Replica:
         "reader_s",
         "reader_sequence",
         "reading",
-        "reads_times",
         "requests",
         "sample",
         "scope",
         "sent_tokens",
         "speculative",
+        "speed",
         "stalls_at_s",
         "stamps_asked",
         "step_s",
@@ -77,7 +78,6 @@ class Replica:
         "tokens_max",
         "unproved",
         "unstamped",
-        "writes_times",
     )
 
     def __init__(self, name: str, policy: PoolPolicy, promise_s: float | None, runs: Runs, speculative: bool = False) -> None:
@@ -124,8 +124,8 @@ class Replica:
         self.prefill = PrefillTime()
         self.reading = Reading(policy, promise_s)
         self.decode = DecodeTime()
-        self.reads_times = self.writes_times = 1.0
-        """How many times as long as usual in its pool it takes to read a prompt, and to write (`core/speeds.py`)."""
+        self.speed = Speed()
+        """How quick it is, among its like."""
         self.closing: dict[str, ClockProof] = {}
         """Executions whose server side has closed, waiting for the clock proof."""
         self.unproved: dict[str, float] = {}
@@ -197,6 +197,7 @@ class Replica:
         if before is not None and before.incarnation != sample.incarnation:
             self.prefill.restarted()
             self.decode.restarted()
+            self.speed.restarted()
         if moved or not sample.running or sample.iterations is None:
             self.progress_s = now_s
         self.sample = sample

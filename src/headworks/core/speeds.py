@@ -2,51 +2,67 @@
 
 What lies before the end of a request is counted in prompt tokens and requests in hand (`core/affinity.py`), which compares
 engines that are equally quick. Not all are: another card, a neighbour, a fault. So what lies before its end at a replica counts
-as many times as that takes longer there than usual, by the pool's own fits (`core/predict.py`):
+as many times as answers have taken longer there than they usually do in this pool:
 
-    reading   the fitted first token of a prompt of `PROMPT_TOKENS` with nothing ahead
-    writing   the fitted time for a token beside as many others as a replica of the pool has on average, times how far the
-              last answers were off that
+    usual   the time for a token beside so many others, fitted over the answers of all replicas
+    times   what those of this replica took over that, on average, the last ones weighing most
 
-*Usual* is the median of those that are known, and up to `ALIKE_RATIO` from it all are alike: fits of the same engine
-differ by some per cent, and no difference that is not there may draw work to one of them. Who is not known yet is as usual.
+One answer says little, as its context and its company vary by more than engines do, and many say much. `SEEN_MIN` are waited
+for, and up to `ALIKE_RATIO` replicas are alike: no difference that is not there may draw work to one of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING
+from headworks.core.stats import FittedLine
 
-if TYPE_CHECKING:
-    from headworks.core.replica import Replica
-
-PROMPT_TOKENS = 1024
-ALIKE_RATIO = 1.25
-TIMES_MAX = 8.0
-"""Slower than that is not told apart: work is to be seen there now and then, or nobody notices that it is well again."""
-COMPARE_EVERY_S = 0.5
-
-
-def compare_speeds(replicas: Collection[Replica]) -> None:
-    """Say of each how many times as long as usual it reads and writes."""
-    beside = 1.0 + sum(one.requests for one in replicas) / max(1, len(replicas))
-    reads = _times(replicas, lambda one: one.prefill.reads_s(PROMPT_TOKENS))
-    writes = _times(replicas, lambda one: one.decode.lately_s(beside))
-    for replica, reading, writing in zip(replicas, reads, writes, strict=True):
-        replica.reads_times, replica.writes_times = reading, writing
+ALIKE_RATIO = 1.3
+SEEN_MIN = 20
+WEIGHT = 0.05
+"""Of the last answer: a replica that has become four times slower is known for it after three, and well again after fifty."""
+TIMES_MAX = 4.0
+"""More is not told apart, of an answer or of a replica: one answer is no news, and work is to be seen there now and then."""
+SHORT_TOKENS = 8
+"""Answers of fewer tokens say more of the clock than of the engine."""
 
 
-def _times(replicas: Collection[Replica], took_s: Callable[[Replica], float | None]) -> list[float]:
-    """Each one's time over the usual one; 1 where they are alike, or nothing is known."""
-    found = [took_s(one) for one in replicas]
-    known = sorted(seconds for seconds in found if seconds)
-    if not known:
-        return [1.0] * len(found)
-    usual_s = known[(len(known) - 1) // 2]
-    return [_ratio(seconds / usual_s) if seconds else 1.0 for seconds in found]
+class Usual:
+    """How long a token takes in one pool of several replicas."""
+
+    __slots__ = ("_count", "_line")
+
+    def __init__(self) -> None:
+        self._line = FittedLine(keep_ratio=0.998)
+        self._count = 0
+
+    def times(self, batch: float, tokens: int, took_s: float) -> float:
+        """An answer of so many further tokens beside so many others: how many times as long as usual it took."""
+        each_s = took_s / tokens
+        usual_s = self._line.at(batch) if self._count >= SEEN_MIN else each_s
+        self._line.add(batch, each_s)
+        self._count += 1
+        return min(TIMES_MAX, each_s / usual_s) if usual_s > 0.0 else 1.0
 
 
-def _ratio(times: float) -> float:
-    if 1.0 / ALIKE_RATIO <= times <= ALIKE_RATIO:
-        return 1.0
-    return min(TIMES_MAX, max(1.0 / TIMES_MAX, times))
+class Speed:
+    """Of one replica, among its like."""
+
+    __slots__ = ("_count", "_mean", "times")
+
+    def __init__(self) -> None:
+        self._mean = 1.0
+        self._count = 0
+        self.times = 1.0
+        """How many times as long as usual it takes."""
+
+    def answered(self, usual: Usual, batch: float, tokens: int, took_s: float) -> None:
+        """An answer is whole."""
+        if tokens < SHORT_TOKENS:
+            return
+        self._mean = mean = self._mean + (usual.times(batch, tokens, took_s) - self._mean) * WEIGHT
+        self._count += 1
+        alike = self._count < SEEN_MIN or 1.0 / ALIKE_RATIO <= mean <= ALIKE_RATIO
+        self.times = 1.0 if alike else mean
+
+    def restarted(self) -> None:
+        """Another process answers there."""
+        self._mean, self._count, self.times = 1.0, 0, 1.0
