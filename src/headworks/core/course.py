@@ -190,17 +190,12 @@ class Course:
         return life if again else None
 
     def lost(self, event: EngineLost, now_s: float) -> Life | None:
-        """The connection broke: the engine may or may not go on. Only counting or a new incarnation can tell.
-
-        Returns the life, if it had not been left already.
-        """
+        """The connection broke: the engine may or may not go on; only counting or a new incarnation can tell. None: left before."""
         life = self._desk.runs.get(event.execution)
         if life is None or life.state not in (SENT, RUNNING, LEAVING):
             return None
         already = life.state == LEAVING
-        self._leave(life, "lost", "upstream_lost", now_s, abort=not already and not event.unheard)
-        if event.unheard:  # what its client is told is decided where it may be sent again
-            self._desk.effect(Abort(life.execution.id, ""))
+        self._leave(life, "lost", "upstream_lost", now_s, abort=not already, tells=not event.unheard)
         replica = life.replica
         if replica is not None:
             replica.unproved.setdefault(life.execution.id, now_s)
@@ -239,7 +234,7 @@ class Course:
             over = now_s >= life.request.finish_by_s
             self._leave(life, "time_over" if over else "silent", "deadline_exceeded" if over else "upstream_timeout", now_s)
 
-    def _leave(self, life: Life, what: str, reason: str, now_s: float, abort: bool = True) -> None:
+    def _leave(self, life: Life, what: str, reason: str, now_s: float, abort: bool = True, tells: bool = True) -> None:
         """Unwanted from here on, and still charged: abort, cancel, and wait for evidence."""
         desk = self._desk
         was = life.state
@@ -260,7 +255,7 @@ class Course:
         life.end_reason = reason
         desk.set_timer(life, now_s + OVERDUE_S)
         if abort:
-            desk.effect(Abort(life.execution.id, reason if life.wanted else ""))
+            desk.effect(Abort(life.execution.id, reason if tells and life.wanted else ""))
         desk.ask(life, Cancel(life.execution.id, desk.owner), now_s)
 
     def _failed(self, life: Life, now_s: float) -> None:

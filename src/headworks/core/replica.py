@@ -121,11 +121,8 @@ class Replica:
         self.floors: Floors | None = Floors(policy.floors, {}) if policy.floors else None
         """Memory that is guaranteed to models here; None: to none."""
         self.limit = RunningLimit(policy.active_requests_max)
-        self.prefill = PrefillTime()
         self.reading = Reading(policy, promise_s)
-        self.decode = DecodeTime()
-        self.speed = Speed()
-        """How quick it is, among its like."""
+        self.prefill, self.decode, self.speed = PrefillTime(), DecodeTime(), Speed()
         self.closing: dict[str, ClockProof] = {}
         """Executions whose server side has closed, waiting for the clock proof."""
         self.unproved: dict[str, float] = {}
