@@ -190,7 +190,7 @@ class Course:
         return life if again else None
 
     def lost(self, event: EngineLost, now_s: float) -> Life | None:
-        """The connection broke: the engine may or may not go on; only counting or a new incarnation can tell. None: left before."""
+        """The connection broke: only counting or a new incarnation can tell whether it goes on. None: it was left before."""
         life = self._desk.runs.get(event.execution)
         if life is None or life.state not in (SENT, RUNNING, LEAVING):
             return None

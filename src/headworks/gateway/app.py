@@ -67,17 +67,13 @@ class App:
     def __init__(self, policy: Policy, settings: Settings, *, name: str = "gateway") -> None:
         boot = secrets.token_hex(8)
         owner = Owner(name, boot)
-        self.policy = policy
-        self.settings = settings
+        self.policy, self.settings = policy, settings
         turns = clock.TurnClock(clock.now_s)
         self.store, embedded, self._shared = stores.opened(settings, owner, self._feed, turns.now_ms)
         self._utc_offset_s = clock.utc_s() - clock.now_s()
         """Fixed for this life: setting the machine's clock moves no quota's period."""
         self.gate = Gate(policy, name, secrets.token_bytes(32), boot, self._utc_offset_s)
-        self._configured = policy
-        """As the configuration has it; `policy` has beside it what an operator told."""
-        self._reloading = asyncio.Lock()
-        self.replicas = Replicas(settings, _engine)
+        self.replicas = Replicas(policy, settings, _engine)
         self.engines = self.replicas.engines
         self.models = Models(policy)
         self.registry = Registry(self._readings)
@@ -186,17 +182,16 @@ class App:
         Files are read first, aside; then everything changes in one turn of the loop. One at a time.
         """
         assert not self.fixed(settings), "the caller asked before"
-        async with self._reloading:
-            self._configured = policy
-            await self._take(self.replicas.policy(policy), settings)
+        async with self.replicas.changing:
+            self.replicas.configured = policy
+            await self._take(self.replicas.policy(), settings)
 
     async def tell_replica(self, verb: str, name: str, reason: str) -> dict[str, Any]:
         """What an operator asks of one replica: `drain`, `resume` or `withdraw`. Raises `Untold`."""
-        async with self._reloading:
-            self.replicas.tell(verb, name, self._configured)
+        async with self.replicas.changing:
+            self.replicas.tell(verb, name)
             log.warning("an operator declares: %s %s: %s", verb, name, reason)
-            changed = replace(self.replicas.policy(self._configured), number=self.policy.number + 1)
-            await self._take(changed, self.settings)
+            await self._take(replace(self.replicas.policy(), number=self.policy.number + 1), self.settings)
         return self.replicas_shown().get(name, {"state": "forgotten"})
 
     async def _take(self, policy: Policy, settings: Settings) -> None:

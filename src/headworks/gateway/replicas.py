@@ -10,7 +10,8 @@ stopped by looking at the engine behind it, so another engine behind the same na
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -30,7 +31,11 @@ class Untold(Exception):
 class Replicas:
     """One gateway's engines by name, and what it was told about them."""
 
-    def __init__(self, settings: Settings, make: Callable[[ReplicaSettings], Engine]) -> None:
+    def __init__(self, policy: Policy, settings: Settings, make: Callable[[ReplicaSettings], Engine]) -> None:
+        self.configured = policy
+        """As the configuration has it."""
+        self.changing = asyncio.Lock()
+        """Held by whoever changes it, or tells something beside it."""
         self._make = make
         self.engines: dict[str, Engine] = {one.name: make(one) for one in settings.replicas}
         """Those that may be looked at or sent to, withdrawn ones until they are forgotten."""
@@ -47,8 +52,9 @@ class Replicas:
         moved = [one.name for one in known if self._addresses[one.name] != _address(one)]
         return found + [f"the address of {name} (a replica with another address wants another name)" for name in moved]
 
-    def policy(self, policy: Policy) -> Policy:
+    def policy(self) -> Policy:
         """The configuration's policy with what an operator told beside it."""
+        policy = self.configured
         if not self._told:
             return policy
         return replace(policy, pools={name: self._pool(pool) for name, pool in policy.pools.items()})
@@ -69,11 +75,12 @@ class Replicas:
 
     # by an operator
 
-    def tell(self, verb: str, name: str, policy: Policy) -> None:
-        """Note what an operator asks for. `policy`: the configuration's. Raises `Untold`."""
-        pool = next((pool for pool in policy.pools.values() if any(one.name == name for one in pool.replicas)), None)
+    def tell(self, verb: str, name: str) -> None:
+        """Note what an operator asks for. Raises `Untold`."""
+        pools = self.configured.pools
+        pool = next((pool for pool in pools.values() if any(one.name == name for one in pool.replicas)), None)
         if pool is None or pool.spill is not None:
-            known = ", ".join(_names(policy))
+            known = ", ".join(one.name for pool in pools.values() if pool.spill is None for one in pool.replicas)
             raise Untold(f"The configuration names no replica {name}. It names {known}.")
         if verb == RESUME:
             if self._told.pop(name, None) is None:
@@ -93,10 +100,6 @@ class Replicas:
             for pool_name, pool in snapshot["pools"].items()
             for name, one in pool["replicas"].items()
         }
-
-
-def _names(policy: Policy) -> Iterable[str]:
-    return (one.name for pool in policy.pools.values() if pool.spill is None for one in pool.replicas)
 
 
 def _address(replica: ReplicaSettings) -> tuple[object, ...]:
