@@ -61,7 +61,9 @@ def test_D4_its_capacity_leaves_the_pool_with_what_it_holds_and_comes_back() -> 
     assert (shown(bench, "tokens"), shown(bench, "tokens_limit"), shown(bench, "requests")) == (40, 80_000, 4)
     change(bench, named("p/0", drains=True), named("p/1"))
     assert (shown(bench, "tokens"), shown(bench, "tokens_limit"), shown(bench, "requests")) == (20, 40_000, 2)
-    assert bench.held() == 40, "in the ledger all of it stays charged"
+    assert (bench.held(), bench.book.limit("pool:p", "tokens")) == (40, 80_000), (
+        "in the ledger all of it stays charged, and counted"
+    )
     change(bench, named("p/0"), named("p/1"))
     assert (shown(bench, "tokens"), shown(bench, "tokens_limit"), shown(bench, "requests")) == (40, 80_000, 4)
     assert states(bench) == {"p/0": "ready", "p/1": "ready"}

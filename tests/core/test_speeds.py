@@ -74,7 +74,8 @@ def test_D4_answers_that_vary_by_more_than_engines_do_say_nothing_of_them() -> N
 
 
 def test_D4_one_that_is_not_known_yet_is_as_usual() -> None:
-    assert measured(bench_of(), 0.01, 0.04, answers=19) == [1.0, 1.0]
+    assert measured(bench_of(4), 0.01, 0.01, 0.01, 0.16, answers=19) == [1.0, 1.0, 1.0, 1.0]
+    assert measured(bench_of(4), 0.01, 0.01, 0.01, 0.16, answers=20)[3] > 1.3
 
 
 def test_D4_one_that_becomes_slow_is_known_for_it_after_a_few_answers_and_well_again_as_soon() -> None:
