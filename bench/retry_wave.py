@@ -7,8 +7,8 @@ ask at once. What cannot be served in time is refused with a slot of its own; th
 - *second wave*: returns of clients in the fullest second of the clock, by the decision log's `arrived_s` of every attempt
   that says it is a retry. Seconds are counted from the first attempt of the wave.
 - *capacity*: the engine's own rate. The target is 1.2 times it: hints are schedules, so nothing may pile up.
-- *served*: clients that got their whole answer in the end: all whose slots lie within the horizon of 60 s, so many as the engine
-  serves in that time. `--clients` beyond that is the surplus: it has to be told not to retry (`x-should-retry: false`).
+- *served*: clients that got their whole answer in the end: all whose slots lie within the horizon of 60 s, as many as the
+  engine serves in that time. `--clients` beyond that is the surplus: it has to be told not to retry (`x-should-retry: false`).
 - *settled*: from the wave to the last of it, at most twice the *ideal*, what the engine needs for those it can serve.
 
     python bench/retry_wave.py
