@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from app_scene import ENVIRONMENT, PATIENT, Scene, chat, first_event, rest_of_stream, run, scene
+from app_scene import ENVIRONMENT, PATIENT, Scene, chat, fake_engine, first_event, rest_of_stream, run, scene
 
 from headworks.cli import serve
 from headworks.cli.main import run as headworks
@@ -151,6 +151,37 @@ def test_what_an_operator_declares_is_recorded_as_that(capsys: Capture, monkeypa
             for client in clients:
                 client.close()
             await s.until(lambda: s.inside() == 0)
+
+    run("uvloop", steps())
+
+
+def test_D4_replica_drains_resumes_withdraws_and_lists(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADWORKS_ADMIN_KEY", ENVIRONMENT["ADMIN"])
+
+    async def steps() -> None:
+        async with scene(fake_engine(), fake_engine(), server={"admin_key": "env:ADMIN"}) as s:
+            client = await s.connect()
+            client.send(chat(stream=True, tokens=2000))
+            await first_event(client)
+            (busy,) = [number for number, engine in enumerate(s.engines) if engine.held()]
+            name, other = f"llama/{busy}", f"llama/{1 - busy}"
+            assert await verb(s, "replica", "drain", name, "--reason", "new kernel", "--wait", "0.3") == 1
+            assert capsys.readouterr().out == f"{name} is draining and holds 1 running, 0 unproved\n"
+            assert await verb(s, "replica", "list") == 0
+            lines = {line.split()[0]: line.split() for line in capsys.readouterr().out.splitlines() if "/" in line}
+            assert (lines[name][1:4], lines[name][-1]) == (["draining", "closed", "1"], "drain")
+            assert lines[other][1:4] == ["ready", "closed", "0"]
+            client.close()
+            assert await verb(s, "replica", "drain", name, "--reason", "still", "--wait", "10") == 0
+            assert capsys.readouterr().out == f"{name} is draining and holds nothing\n"
+            assert await verb(s, "replica", "resume", name, "--reason", "done") == 0
+            assert capsys.readouterr().out == f"{name} is ready\n"
+            assert await verb(s, "replica", "withdraw", name, "--reason", "scrapped", "--wait", "10", "--json") == 0
+            assert json.loads(capsys.readouterr().out) == {"replica": name, "state": "forgotten"}
+            assert await verb(s, "replica", "list", "--json") == 0
+            assert list(json.loads(capsys.readouterr().out)) == [other]
+            assert await verb(s, "replica", "withdraw", other, "--reason", "too") == 2
+            assert "the last replica of its pool" in capsys.readouterr().err
 
     run("uvloop", steps())
 

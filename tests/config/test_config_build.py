@@ -52,6 +52,15 @@ def test_the_smallest_useful_file_becomes_a_policy() -> None:
     assert not rules.observe
 
 
+def test_D4_replicas_are_called_by_their_names_or_places_and_may_drain() -> None:
+    text = (
+        "pools: {p: {replicas: [{url: 'http://h:1', engine: vllm}, {name: b, url: 'http://h:2', engine: vllm, drain: true}]}}"
+    )
+    config = read(text).config_or_raise()
+    assert policy(config, number=1).pools["p"].replicas == (ReplicaPolicy("p/0"), ReplicaPolicy("p/b", drains=True))
+    assert [one.name for one in settings(config, ENVIRONMENT).replicas] == ["p/0", "p/b"]
+
+
 def test_a_file_of_one_pool_is_enough() -> None:
     rules = policy(read('pools: {p: {replicas: [{url: "http://127.0.0.1:8000", engine: vllm}]}}').config_or_raise(), number=1)
     assert rules.tenants == {"anonymous": TenantPolicy("anonymous")}

@@ -139,6 +139,8 @@ POOL_RELATIONS = [
      "pools.p.replicas[1].url: this engine stands already in pools.p.replicas.0; it would be counted twice"),
     ("p: {replicas: [{url: 'http://localhost:8080', engine: vllm}]}",
      "pools.p.replicas[0].url: this is the gateway's own address; name the engine's"),
+    (f"p: {{replicas: [{REPLICA}, {{name: '0', url: 'http://h:1', engine: vllm}}]}}",
+     "pools.p.replicas[1].name: replica 0 of this pool is called 0 already"),
     ("p: {replicas: [{url: 'http://h:1', engine: openai}]}",
      "pools.p.evidence_min: E3 is asked for; replica 0 (openai) gives E1; write evidence_min: E1"),
     ("p: {evidence_min: E3b, replicas: [{url: 'http://h:1', engine: vllm, exclusive: false}]}",
@@ -258,6 +260,13 @@ def test_warnings_do_not_stop_a_file() -> None:
     assert "h.yaml:2: tenants.a.keys: no key stands here; unless one is stored (headworks keys add), nobody can ask" in text
     assert "h.yaml:3: tenants.b.keys[0]: the key in SHORT has fewer than 20 characters and can be guessed" in text
     assert "h.yaml:4: models.z: no pool serves z" in text
+
+
+def test_D4_a_pool_that_takes_no_work_is_warned_about() -> None:
+    for second, expected in (("true", ["every replica drains: the pool takes no work"]), ("false", [])):
+        drained = f"{{url: 'http://h:1', engine: vllm, drain: true}}, {{url: 'http://h:2', engine: vllm, drain: {second}}}"
+        loaded = read(f"pools: {{p: {{replicas: [{drained}]}}}}")
+        assert [str(one).split("replicas: ")[1] for one in loaded.warnings if "drains" in str(one)] == expected
 
 
 def test_pools_that_take_models_from_engines_leave_model_names_unjudged() -> None:

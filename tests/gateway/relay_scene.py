@@ -123,8 +123,8 @@ class Heard:
             self.said.append("first byte")
         self.said.append("stopped failed" if failed else "stopped")
 
-    def lost(self, cause: str) -> None:
-        self.said.append("lost")
+    def lost(self, cause: str, unheard: bool) -> None:
+        self.said.append("lost unheard" if unheard else "lost")
 
     def not_sent(self, reason: str) -> None:
         self.said.append(f"not sent {reason}")

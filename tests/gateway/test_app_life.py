@@ -159,8 +159,14 @@ def test_I39_a_reload_says_what_only_a_restart_can_change() -> None:
             assert s.app.fixed(build.settings(with_key, {**ENVIRONMENT, "ADMIN": "another-admin-key"})) == ["admin_key"]
             assert s.app.fixed(build.settings(with_key, dict(ENVIRONMENT))) == [], "the same secret, read again"
             s.app.settings = started
-            s.texts["pools"]["llama"]["replicas"].append({"url": "http://127.0.0.1:1", "engine": "vllm"})
-            assert s.app.fixed(build.settings(s.text(), ENVIRONMENT)) == ["replicas"]
+            replicas = s.texts["pools"]["llama"]["replicas"]
+            replicas.append({"url": "http://127.0.0.1:1", "engine": "vllm"})
+            assert s.app.fixed(build.settings(s.text(), ENVIRONMENT)) == [], "replicas may come and go"
+            replicas[0] = {"url": "http://127.0.0.1:2", "engine": "vllm"}
+            (said,) = s.app.fixed(build.settings(s.text(), ENVIRONMENT))
+            assert said == "the address of llama/0 (a replica with another address wants another name)"
+            other = s.text(pools={"second": {"replicas": [{"url": "http://127.0.0.1:3", "engine": "vllm"}]}})
+            assert s.app.fixed(build.settings(other, ENVIRONMENT))[0] == "pools"
 
     run("uvloop", steps())
 

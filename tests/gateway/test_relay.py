@@ -225,10 +225,20 @@ def test_K19_queued_abort_without_a_finish_reason_is_lost() -> None:
     assert scene.client.status == 502
 
 
-def test_E1_lost_before_the_head_gets_a_status() -> None:
+def test_B15_lost_before_the_head_leaves_the_client_to_the_gate() -> None:
     scene = Scene()
     scene.relay.on_lost("reset")
-    assert (scene.client.status, scene.heard.said) == (502, ["lost", "over"])
+    assert (scene.client.status, scene.heard.said) == (0, ["lost unheard", "over"])
+    scene.relay = scene.attempt(stream=True, samples=1, asked=False, every=64)
+    scene.plays(*WHOLE)
+    assert (scene.client.status, scene.client.end) == (200, "finished"), "another attempt answers it"
+
+
+def test_B15_nothing_that_an_attempt_says_after_it_was_given_up_reaches_the_next_ones_client() -> None:
+    scene = Scene().plays(end=False)
+    scene.relay.on_lost("reset")
+    scene.plays(*WHOLE)
+    assert (scene.client.status, scene.heard.said) == (0, ["lost unheard", "over"])
 
 
 def test_H3_an_event_without_end_is_given_up() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 from http_port import LOOPS, Answer, port, post, run
-from relay_scene import DONE, ERROR, IDS, SSE, USAGE, WHOLE, FakeUpstream, Heard, token
+from relay_scene import DONE, ERROR, IDS, SSE, WHOLE, FakeUpstream, Heard, token
 
 from headworks.gateway.audience import Audience
 from headworks.gateway.event_rate import EventRate
@@ -75,14 +75,5 @@ def test_E1_broken_stream_is_never_a_clean_end(loop: str, lost: bool) -> None:
         payloads = (token("a"), token("b")) if lost else (token("a"), ERROR, DONE)
         with pytest.raises(asyncio.IncompleteReadError):
             await answered(PlayedEngine(*payloads, lost=lost))
-
-    run(loop, steps())
-
-
-@pytest.mark.parametrize("loop", sorted(LOOPS))
-def test_E1_lost_before_the_first_token_is_a_whole_502(loop: str) -> None:
-    async def steps() -> None:
-        answer = await answered(PlayedEngine(USAGE, lost=True))
-        assert (answer.status, answer.code) == (502, "upstream_lost")
 
     run(loop, steps())

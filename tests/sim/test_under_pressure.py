@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from headworks.sim.campaign import run_world
 from headworks.sim.compare import plan, run, setup
 from headworks.sim.scenario import load
+from headworks.sim.simulation import Simulation
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
 
@@ -21,7 +23,7 @@ def found(name: str) -> Any:
     return run(scenario, scenario.seed)
 
 
-@pytest.mark.parametrize("name", ["cascade", "replicas", "prefixes"])
+@pytest.mark.parametrize("name", ["cascade", "ramp", "replicas", "rolling", "prefixes"])
 def test_every_expectation_holds(name: str) -> None:
     assert found(name)["failures"] == []
 
@@ -42,6 +44,27 @@ def test_D4_whatever_befalls_one_of_four_engines_nothing_runs_twice_and_all_is_r
     faults = [{**fault, "at_s": 3, "for_s": min(fault["for_s"], 4)} for fault in comparison.faults]
     shorter = comparison.model_copy(update={"duration_s": 8.0, "faults": faults})
     assert run_world(setup(shorter, "wfq", plan(shorter, 1), 1)) == ""
+
+
+def test_E5_on_a_ramp_a_class_changes_at_most_every_five_seconds_and_ends_where_it_began() -> None:
+    comparison = load(SCENARIOS / "ramp.yaml").comparison()
+    simulation = Simulation(setup(comparison, "predictive_ttft", plan(comparison, 1), 1))
+    changes: list[tuple[float, int]] = [(0.0, 0)]
+
+    def look() -> None:
+        (runner,) = simulation.runners
+        level = runner.gate.snapshot(simulation.world.now_s)["pools"]["main"]["steps_in_force"].get("interactive", 0)
+        if level != changes[-1][1]:
+            changes.append((simulation.world.now_s, level))
+        if simulation.world.now_s < simulation.end_s:
+            simulation.world.after(0.05, look)
+
+    simulation.world.at(1.5, look)
+    simulation.run()
+    times_s, levels = zip(*changes, strict=True)
+    assert min(after_s - before_s for before_s, after_s in pairwise(times_s[1:])) >= 5.0 - 0.05
+    assert {abs(after - before) for before, after in pairwise(levels)} == {1}, "one step at a time"
+    assert (max(levels), levels[-1]) == (2, 0)
 
 
 def test_E5_a_cascade_keeps_every_invariant() -> None:

@@ -53,6 +53,7 @@ VERBS: tuple[Verb, ...] = (
     Verb("plan", "Ask", "Decide a decision log once more, by another configuration: who would have come out otherwise."),
     Verb("load", "Ask", "Offer recorded traffic to a server and tell what its clients got."),
     Verb("ledger", "Ask", "Show or audit what is held in a gateway's ledger; back it up, restore it."),
+    Verb("replica", "Ask", "Show the engines of a gateway; let one drain, come back, or go for good."),
     Verb("keys", "Ask", "Issue, rotate, revoke and list the API keys of tenants."),
 )
 

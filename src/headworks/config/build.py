@@ -185,7 +185,7 @@ def _pool(name: str, section: Pool) -> PoolPolicy:
         name=name,
         models=tuple(section.models or ()),
         replicas=tuple(
-            ReplicaPolicy(replica_name(name, number), replica.exclusive, replica.speculative)
+            ReplicaPolicy(replica_name(name, replica.name or number), replica.exclusive, replica.speculative, replica.drain)
             for number, replica in enumerate(section.replicas)
         ),
         active_tokens_max=_number(section.active_tokens_max),
@@ -224,9 +224,9 @@ def _over_commit(section: Pool) -> float | None:
     return 1.0 if any(replica.engine in PREEMPTIONS_UNTOLD for replica in section.replicas) else None
 
 
-def replica_name(pool: str, number: int) -> str:
-    """`POOL/NUMBER`, by the position in the file, from 0."""
-    return f"{pool}/{number}"
+def replica_name(pool: str, name: str | int) -> str:
+    """`POOL/NAME`; without a name, by the position in the file, from 0."""
+    return f"{pool}/{name}"
 
 
 def _number(value: int | str) -> int | None:
@@ -300,7 +300,7 @@ def _ledger_url(url: str, environment: Mapping[str, str]) -> str:
 def _replicas(config: Config, environment: Mapping[str, str]) -> list[ReplicaSettings]:
     return [
         ReplicaSettings(
-            name=replica_name(name, number),
+            name=replica_name(name, replica.name or number),
             pool=name,
             url=replica.url,
             engine=replica.engine,

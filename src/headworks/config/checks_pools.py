@@ -68,6 +68,13 @@ def _replicas(config: Config) -> Iterator[Finding]:
                 yield Finding((here, first[origin]), text)
             first.setdefault(origin, here)
             yield from _engine(here[:-1], replica)
+        names = [replica.name or str(number) for number, replica in enumerate(pool.replicas)]
+        for number, called in enumerate(names):
+            if called in names[:number]:
+                text = f"replica {names.index(called)} of this pool is called {called} already"
+                yield Finding((("pools", name, "replicas", number, "name"),), text)
+        if all(replica.drain for replica in pool.replicas):
+            yield Finding((("pools", name, "replicas"),), "every replica drains: the pool takes no work", is_warning=True)
 
 
 def _origin(url: str) -> Origin:

@@ -165,6 +165,9 @@ class ReplicaTls(Section):
 class Replica(Section):
     """One engine."""
 
+    name: Name | None = Field(
+        None, description="What it is called, as POOL/NAME; its place in the list if not stated. Name those that come and go."
+    )
     url: EngineUrl = Field(description="Where it listens: http://HOST:PORT.")
     engine: EngineKind = Field(description="What it is; decides how a stop is proved.")
     api_key: SecretReference | None = Field(None, description="env:NAME, sent to this replica only.")
@@ -174,6 +177,7 @@ class Replica(Section):
     )
     tls: ReplicaTls | None = Field(None, description="How an https:// replica is verified.")
     speculative: bool = Field(False, description="It runs with speculative decoding, which on_pressure: no_speculation avoids.")
+    drain: bool = Field(False, description="It ends what it has, and gets nothing new.")
 
 
 class Pool(Section):

@@ -6,7 +6,10 @@ were last sent: a block is named by all of the prompt up to its end, so the last
 
 Where a prompt with a beginning is complete first is compared in prompt tokens, since reading is what differs:
 
-    UNREAD_RATIO · prompts being read there + BESIDE_TOKENS · requests in hand there - what of its own need not be read there
+    times · (its own prompt + UNREAD_RATIO · prompts being read there - what of its own need not be read there
+             + BESIDE_TOKENS · (itself and the requests in hand there))
+
+with how many times as long as usual that replica takes (`core/speeds.py`), which is 1 among equals.
 
 A hot beginning must not make a hot spot: what need not be read counts only at a replica with at most `LOAD_RATIO_MAX` times the
 mean number of requests, and `LOAD_REQUESTS_FREE` more. What is sent elsewhere for that is known there from then on.
@@ -60,8 +63,9 @@ class Affinity:
             del known[next(iter(known))]
 
 
-def cost_tokens(replica: Replica, saved_tokens: float, requests_mean: float) -> float:
-    """What lies before the end of a prompt there, in prompt tokens. `saved_tokens`: what of it has been read there."""
+def cost_tokens(replica: Replica, prompt_tokens: int, saved_tokens: float, requests_mean: float) -> float:
+    """What lies before the end of a request there, in prompt tokens. `saved_tokens`: what of its own has been read there."""
     if replica.requests > LOAD_RATIO_MAX * requests_mean + LOAD_REQUESTS_FREE:
         saved_tokens = 0.0
-    return UNREAD_RATIO * replica.opening_tokens + BESIDE_TOKENS * replica.requests - saved_tokens
+    to_read = prompt_tokens + UNREAD_RATIO * replica.opening_tokens - saved_tokens
+    return replica.speed.times * (to_read + BESIDE_TOKENS * (1 + replica.requests))

@@ -114,7 +114,7 @@ class Boot:
         if len(self._beats) > BEATS_MAX:
             del self._beats[next(iter(self._beats))]
         for pool in self._desk.pools.values():
-            moved = [replica for replica in pool.replicas.values() if replica.memory.beat(now_s)]
+            moved = [replica for replica in pool.all_replicas().values() if replica.memory.beat(now_s)]
             if moved:
                 pool.learn_capacity()
                 self._desk.limits_open = True
@@ -130,7 +130,7 @@ class Boot:
     def _profiles(self, now_s: float) -> Iterator[tuple[str, Profile]]:
         """What runs on each over-committed engine for this gateway: the others need it to see the future peak (D4)."""
         for pool in self._desk.pools.values():
-            for replica in pool.replicas.values():
+            for replica in pool.all_replicas().values():
                 if replica.requests and replica.policy.over_commit != 1.0:
                     yield replica.name, replica.memory.profile(now_s)
 
@@ -222,7 +222,7 @@ class Boot:
     def _learn_others(self, profiles: dict[str, Profile]) -> None:
         for pool in self._desk.pools.values():
             moved = False
-            for replica in pool.replicas.values():
+            for replica in pool.all_replicas().values():
                 before_tokens = replica.memory.unguarded_tokens
                 replica.memory.learn_others(profiles.get(replica.name, ()))
                 moved = moved or replica.memory.unguarded_tokens != before_tokens
@@ -243,7 +243,7 @@ class Boot:
         self._beats.clear()
         self._seen.clear()
         for pool in self._desk.pools.values():
-            for replica in pool.replicas.values():
+            for replica in pool.all_replicas().values():
                 replica.forget_ledger()
         for life in self._desk.runs.values():
             if life.replica is not None and life.first_byte_s is not None:
@@ -298,7 +298,7 @@ class Boot:
 
     def find_replica(self, name: str) -> Replica | None:
         pool = self._desk.pools.get(name.rsplit("/", 1)[0])
-        return pool.replicas.get(name) if pool else None
+        return pool.all_replicas().get(name) if pool else None
 
     def released(self, record: Reservation) -> None:
         """The ledger has ended this execution: nobody needs to watch it any more."""

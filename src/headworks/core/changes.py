@@ -9,6 +9,7 @@ from headworks.core.commands import Answer, Start
 from headworks.core.course import Course
 from headworks.core.desk import Desk
 from headworks.core.disciplines import own_share
+from headworks.core.effects import Forget
 from headworks.core.events import Drain, Freed, ReplicaDescribed, ReplicaSampled, SampleFailed, StoreChanged, UsageRead
 from headworks.core.identity import Identity
 from headworks.core.life import ASKED, CLAIMING, RUNNING, SENT, Life
@@ -125,6 +126,14 @@ class Changes:
                     self._refusing.turn_away(life, "draining", now_s)
                 else:
                     ahead_tokens[queue] = ahead_tokens.get(queue, 0) + life.work.tokens
+
+    def forget_withdrawn(self) -> None:
+        """Engines that are named no more, and hold and owe nothing, are forgotten. Until then they are looked at for proof."""
+        for pool in self._desk.pools.values():
+            for replica in [one for one in pool.leaving.values() if one.is_withdrawn and one.is_empty]:
+                del pool.leaving[replica.name]
+                self._desk.effect(Forget(replica.name))
+                self._desk.limits_open = True
 
     def next_s(self) -> float:
         return self._until_s if self._until_s is not None and not self._boot.departed else INFINITE_S

@@ -189,13 +189,13 @@ class Course:
         self._settle(life, "not_sent", "E0", now_s, report=not again)
         return life if again else None
 
-    def lost(self, event: EngineLost, now_s: float) -> None:
-        """The connection broke: the engine may or may not go on. Only counting or a new incarnation can tell."""
+    def lost(self, event: EngineLost, now_s: float) -> Life | None:
+        """The connection broke: only counting or a new incarnation can tell whether it goes on. None: it was left before."""
         life = self._desk.runs.get(event.execution)
         if life is None or life.state not in (SENT, RUNNING, LEAVING):
-            return
+            return None
         already = life.state == LEAVING
-        self._leave(life, "lost", "upstream_lost", now_s, abort=not already)
+        self._leave(life, "lost", "upstream_lost", now_s, abort=not already, tells=not event.unheard)
         replica = life.replica
         if replica is not None:
             replica.unproved.setdefault(life.execution.id, now_s)
@@ -203,6 +203,7 @@ class Course:
         if event.answered and life.lane.pool.spill is not None:  # it runs on nobody's engine of ours, and nothing more comes
             life.failed = True
             self.evidence(Evidence(event.execution, "E1"), now_s)
+        return None if already else life
 
     def silent(self, event: EngineSilent, now_s: float) -> None:
         life = self._desk.runs.get(event.execution)
@@ -233,7 +234,7 @@ class Course:
             over = now_s >= life.request.finish_by_s
             self._leave(life, "time_over" if over else "silent", "deadline_exceeded" if over else "upstream_timeout", now_s)
 
-    def _leave(self, life: Life, what: str, reason: str, now_s: float, abort: bool = True) -> None:
+    def _leave(self, life: Life, what: str, reason: str, now_s: float, abort: bool = True, tells: bool = True) -> None:
         """Unwanted from here on, and still charged: abort, cancel, and wait for evidence."""
         desk = self._desk
         was = life.state
@@ -254,7 +255,7 @@ class Course:
         life.end_reason = reason
         desk.set_timer(life, now_s + OVERDUE_S)
         if abort:
-            desk.effect(Abort(life.execution.id, reason if life.wanted else ""))
+            desk.effect(Abort(life.execution.id, reason if tells and life.wanted else ""))
         desk.ask(life, Cancel(life.execution.id, desk.owner), now_s)
 
     def _failed(self, life: Life, now_s: float) -> None:
@@ -339,7 +340,7 @@ class Course:
     def _over(self, life: Life, now_s: float) -> bool:
         """The ledger has let go of it."""
         self._growth.freed(life.lane.pool.name, now_s)
-        if life.drawn:
+        if life.drawn and not life.is_held:
             metering.ended(life, now_s)
         return self._desk.move(life, "stop_answered")
 
@@ -379,7 +380,7 @@ class Course:
 
     def report(self, life: Life, now_s: float, outcome: str = "") -> None:
         """The one outcome of an arrival, and of those that share its answer."""
-        if life.reported:
+        if life.reported or life.is_held:
             return
         life.reported = True
         outcome = outcome or outcome_of(life)

@@ -250,8 +250,9 @@ class Desk:
     def _count(self, life: Life, one: int) -> None:
         work, pool, replica, use, tenant = life.work, life.lane.pool, life.replica, life.lane.use, life.lane.tenant
         kv_tokens, sequences = one * work.kv_tokens, one * work.sequences
-        pool.tokens += kv_tokens
-        pool.requests += sequences
+        if replica is None or not replica.leaves:
+            pool.tokens += kv_tokens
+            pool.requests += sequences
         if replica is not None:
             replica.tokens += kv_tokens
             replica.requests += sequences

@@ -150,6 +150,13 @@ class Observe:
 
 
 @dataclass(slots=True)
+class Forget:
+    """Nothing of a replica that was withdrawn is left: look at it no more, and close what is open to it."""
+
+    replica: str
+
+
+@dataclass(slots=True)
 class Alarm:
     """Something that should not be: evidence overdue, foreign load, audit difference, a move the tables do not have."""
 
@@ -165,4 +172,4 @@ class WakeAt:
     at_s: float
 
 
-Effect = Ask | Run | Watch | Abort | Reply | Serve | Attach | Record | Observe | Alarm | WakeAt
+Effect = Ask | Run | Watch | Abort | Reply | Serve | Attach | Record | Observe | Forget | Alarm | WakeAt

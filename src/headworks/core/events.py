@@ -102,6 +102,8 @@ class EngineLost:
     cause: str
     answered: bool = False
     """Its whole answer came, and was an error of the engine's."""
+    unheard: bool = False
+    """Its clients have been told nothing of it, nor that it broke off: that is left to the gate."""
 
 
 @dataclass(slots=True)

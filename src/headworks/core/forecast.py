@@ -195,7 +195,7 @@ def answer_tokens(work: Work, lane: Lane, tail_ratio: float) -> float | None:
 
 
 def _least(pool: Pool) -> Replica:
-    return pool.single or min(pool.replicas.values(), key=_requests)
+    return pool.single or min((pool.replicas or pool.leaving).values(), key=_requests)
 
 
 def _requests(replica: Replica) -> int:
@@ -266,6 +266,8 @@ def saw_end(life: Life, observes: bool, now_s: float) -> None:
         tokens = usage.output_tokens // life.work.sequences - 1
         batch = (life.batch + replica.requests) / 2.0
         replica.decode.observe(batch, tokens, now_s - life.first_byte_s)
+        if life.lane.pool.single is None:
+            replica.speed.answered(life.lane.pool.usual, batch, tokens, now_s - life.first_byte_s)
     lane, total_s = life.lane, forecast.total_s
     if usage.cached_tokens or lane.cached_ratio:
         found_ratio = usage.cached_tokens / max(1, usage.prompt_tokens)

@@ -26,7 +26,7 @@ from headworks.core.life import ASKED, CLAIMING, LEAVING, QUEUED, UNASKED, Life
 from headworks.core.policy import INFINITE_S, Policy
 from headworks.core.pool import Pool
 from headworks.core.refusing import Refusing, blocked_by
-from headworks.core.retrying import heir_of
+from headworks.core.second_tries import SecondTries
 from headworks.core.snapshot import audit, snapshot, tenant_use
 from headworks.core.types import Execution, Owner, Reservation
 
@@ -42,6 +42,9 @@ class Gate:
         self._identity = Identity(self._desk, self._course, self._boot, self._refusing)
         self._changes = Changes(self._desk, self._course, self._boot, self._refusing, self._identity)
         self._fallback = Fallback(self._desk, self._changes, self._refusing, self._reserve, self._wait)
+        self._tries = SecondTries(
+            self._desk, self._course, self._changes, self._refusing, self._identity, self._fallback, self._to_its_place
+        )
         self.left, self.unsure, self.estimates = self._desk.left, self._desk.unsure, self._desk.decider.estimator.standing
         """For looking in, as `snapshot` below."""
         self._handlers: dict[type[Any], Callable[[Any, float], None]] = {
@@ -51,11 +54,11 @@ class Gate:
             events.LedgerAnswered: self._on_ledger_answered,
             events.LedgerLost: self._boot.ledger_lost,
             events.StoreChanged: self._changes.store_changed,
-            events.NotSent: self._on_not_sent,
+            events.NotSent: self._tries.not_sent,
             events.FirstByte: self._then_pump(self._course.first_byte),
             events.Progressed: self._course.progressed,
             events.Stopped: self._course.stopped,
-            events.EngineLost: self._course.lost,
+            events.EngineLost: self._tries.lost,
             events.EngineSilent: self._course.silent,
             events.EngineClosed: self._course.closed,
             events.Evidence: self._course.evidence,
@@ -231,6 +234,9 @@ class Gate:
             self._on_arrived(events.Arrived(life.request), now_s)
         elif life is not None:
             self._desk.move(life, "claimed")
+            if life.end_reason:
+                self._tries.claimed(life, now_s)
+                return
             self._to_its_place(life, now_s)
 
     def _on_reserve_answered(self, life: Life, answer: Answer, now_s: float) -> None:
@@ -249,7 +255,7 @@ class Gate:
         elif answer.outcome == "dead":
             # Its grant may have been made and forgotten by us for too long: settle that, and try as another execution.
             self._refusing.unask(life, "gone", "failed", now_s)
-            self._again(life, pool, now_s)
+            self._tries.again(life, now_s)
         else:
             self._not_now(life, pool, answer, now_s)
 
@@ -280,30 +286,6 @@ class Gate:
 
     # after the grant
 
-    def _on_not_sent(self, event: events.NotSent, now_s: float) -> None:
-        """Nothing ran. A client that still waits gets another attempt while that can be on time, else an answer."""
-        life = self._course.not_sent(event, now_s)
-        if life is None:
-            return
-        pool = life.lane.pool
-        if event.reason == "busy":
-            self._desk.wake(pool.sent_back(None, event.reason, now_s))
-        closed = now_s >= life.start_by_s or self._changes.closed(pool, now_s)
-        if not closed and (event.reason in ("late", "gone") or pool.retries.spend()):
-            self._again(life, pool, now_s)
-        else:
-            self._refusing.refuse(life, life.end_reason or "queue_timeout", now_s)
-
-    def _again(self, life: Life, pool: Pool, now_s: float) -> None:
-        """The same arrival at its old place, as a new attempt; the old one is only settled any more."""
-        heir = heir_of(life)
-        for arrival in heir.subscribers:
-            self._desk.lives[arrival] = heir
-        if life.claim:
-            self._identity.claim(heir, now_s)
-        else:
-            self._to_its_place(heir, now_s)
-
     def _to_its_place(self, life: Life, now_s: float) -> None:
         pool = life.lane.pool
         pool.queue.add(life)
@@ -313,6 +295,8 @@ class Gate:
     def _ended(self, life: Life, now_s: float) -> None:
         """The ledger has let go of it: now, and not before, its place is free."""
         self._refusing.drop_run(life)
+        if life.is_held:
+            self._tries.proved(life, now_s)
         if life.claim:
             self._desk.claims.pop(life.claim, None)
         life.timer_s = INFINITE_S
@@ -354,12 +338,15 @@ class Gate:
                 self._fallback.expire(life, now_s)
             elif life.state == CLAIMING:
                 self._identity.late(life, now_s)
+            elif life.is_held:
+                self._tries.held_too_long(life, now_s)
             elif life.state != UNASKED:
                 self._course.due(life, now_s)
         asks_s = (pool.next_ask_s(now_s) for pool in desk.pools.values())
         for at_s in (*asks_s, self._boot.next_s(), self._changes.next_s()):
             desk.wake(at_s)
         self._changes.end_drain(now_s)
+        self._changes.forget_withdrawn()
         self._pump_all(now_s)
 
     def _then_pump(self, handle: Callable[[Any, float], Pool | None]) -> Callable[[Any, float], None]:

@@ -21,12 +21,14 @@ def limits_of(desk: Desk) -> Iterator[Charge]:
     for quota in quotas_of(desk):
         yield from quota.limits()
     for pool in desk.pools.values():
-        limits = [replica.memory.limit() for replica in pool.replicas.values()]
+        # One that leaves still counts: what runs there is charged to its pool, and each replica's own limit holds anyway.
+        replicas = pool.all_replicas().values()
+        limits = [replica.memory.limit() for replica in replicas]
         known = [limit for limit in limits if limit is not None]
         stated = pool.policy.active_tokens_max
         if stated is not None or (known and len(known) == len(limits)):
             yield Charge(f"pool:{pool.name}", "tokens", sum(known) if stated is None else stated)
-        for replica, limit in zip(pool.replicas.values(), limits, strict=True):
+        for replica, limit in zip(replicas, limits, strict=True):
             if limit is not None:
                 yield Charge(replica.scope, "tokens", limit)
             places = replica.requests_max()

@@ -94,10 +94,10 @@ class Life:
     __slots__ = (
         "admitted_s", "ask", "ask_late_s", "assembled", "batch", "blocked_by", "claim", "cut", "decision", "drawn",
         "end_reason", "evidence", "execution", "failed", "first_byte_s", "forecast", "growing", "growing_late_s",
-        "growth_refused", "growths", "growths_refused", "lane", "leaving_s", "marks", "number", "opening_tokens",
+        "growth_refused", "growths", "growths_refused", "is_held", "lane", "leaving_s", "marks", "number", "opening_tokens",
         "output_tokens", "quota", "reading_tokens", "reads", "replica", "reported", "request", "retry_kind", "rows", "sent_s",
         "sharers", "shortfall", "spare_tokens", "start_by_s", "state", "subscribers", "timed_s", "timer_number", "timer_s",
-        "told_s", "turn_tokens", "unread_until_s", "usage", "variant", "work",
+        "told_s", "turn_tokens", "unread_until_s", "usage", "variant", "was_held", "work",
     )
     # fmt: on
 
@@ -168,6 +168,10 @@ class Life:
     """What it has outstanding against its tenant's quota, from its ask on."""
     variant: Variant | None
     """What was made of it, so that it can run; None: nothing, and for most."""
+    is_held: bool
+    """It broke off, and its client, who has heard nothing of it, waits for proof that it stopped (`core/second_tries.py`)."""
+    was_held: bool
+    """That has been so, of this attempt or of the one before."""
     retry_kind: str
     """Of a retry: `ticket_kept` or `early`."""
 
@@ -197,7 +201,7 @@ class Life:
         self.output_tokens = self.spare_tokens = self.growths = self.growths_refused = 0
         self.reads = ()
         self.drawn = ()
-        self.failed = self.reported = self.assembled = self.growth_refused = self.cut = False
+        self.failed = self.reported = self.assembled = self.growth_refused = self.cut = self.is_held = self.was_held = False
 
     def used_tokens(self) -> int:
         """What of its turn was really used: nothing if it never ran, all of it if nobody can say."""

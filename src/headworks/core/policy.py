@@ -138,12 +138,14 @@ class DisciplinePolicy:
 
 @dataclass(slots=True)
 class ReplicaPolicy:
-    """One engine of a pool. `name` is `POOL/NUMBER`."""
+    """One engine of a pool. `name` is `POOL/NAME`."""
 
     name: str
     exclusive: bool = True
     speculative: bool = False
     """It decodes speculatively, which costs compute that is missing under pressure."""
+    drains: bool = False
+    """It ends what it has, and gets nothing new."""
 
 
 @dataclass(slots=True)

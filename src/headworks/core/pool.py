@@ -19,6 +19,7 @@ from headworks.core.reading import NOTHING_COUNTED
 from headworks.core.replica import BROKEN, Replica, Runs
 from headworks.core.retrying import UpstreamRetries
 from headworks.core.slots import ReturnSlots
+from headworks.core.speeds import Usual
 from headworks.core.spilling import Purse
 from headworks.core.stats import Window
 from headworks.core.types import Request, Work
@@ -41,6 +42,7 @@ class Pool:
     """One pool: its replicas, its queue and what has been measured of it."""
 
     __slots__ = (
+        "_runs",
         "affinity",
         "asks_again_s",
         "block_tokens",
@@ -50,6 +52,7 @@ class Pool:
         "drain",
         "first_tokens",
         "grows",
+        "leaving",
         "lengths",
         "name",
         "policy",
@@ -68,6 +71,7 @@ class Pool:
         "tokens_largest",
         "tokens_max",
         "unguarded_tokens",
+        "usual",
     )
 
     def __init__(
@@ -76,10 +80,17 @@ class Pool:
         """`promise_s`: the smallest promise of a first token; None where nobody has one. `runs`: all this gateway asked for."""
         self.name = policy.name
         self.policy = policy
-        runs = {} if runs is None else runs
-        self.replicas = {one.name: Replica(one.name, policy, promise_s, runs, one.speculative) for one in policy.replicas}
-        self.single = next(iter(self.replicas.values())) if len(self.replicas) == 1 else None
+        self._runs: Runs = {} if runs is None else runs
+        self.replicas: dict[str, Replica] = {}
+        """Those that get work."""
+        self.leaving: dict[str, Replica] = {}
+        """Those that end what they have and get nothing new. What they hold is none of the pool's capacity, nor taken of it."""
+        self.single: Replica | None = None
         """The one replica of a pool that has no other: nearly every pool, so every question is asked of it directly."""
+        self.tokens = self.requests = 0
+        self.usual = Usual()
+        """How long a token takes on its replicas, where there are several."""
+        self._seat(policy, promise_s)
         self.queue = PoolQueue()
         self.class_uses: dict[str, ClassUse] = {}
         """By class, where weights decide; bounded by the classes there are."""
@@ -102,8 +113,6 @@ class Pool:
         """Prompts of work that can wait, sent and not answered yet."""
         self.reads_from_tokens = NOTHING_COUNTED
         """Prompts of at least so many tokens are counted while they are read."""
-        self.tokens = 0
-        self.requests = 0
         self.tokens_max: int | None = policy.active_tokens_max
         """The stated limit, or the sum of what the engines hold; None while nobody knows."""
         self.unguarded_tokens = UNKNOWN
@@ -118,9 +127,37 @@ class Pool:
         self.grows = False
         """Answers may grow here: each engine can be stopped where growth is refused, not only be read to its end."""
 
+    def _seat(self, policy: PoolPolicy, promise_s: float | None) -> None:
+        """Replicas as the policy names them: new ones begin knowing nothing, and one that is not named any more leaves."""
+        known = self.leaving | self.replicas
+        self.replicas, self.leaving = {}, {}
+        for one in policy.replicas:
+            replica = known.pop(one.name, None)
+            if replica is None:
+                replica = Replica(one.name, policy, promise_s, self._runs, one.speculative)
+            replica.speculative, replica.is_withdrawn = one.speculative, False
+            self._let_leave(replica, one.drains)
+        for replica in known.values():
+            replica.is_withdrawn = True
+            self._let_leave(replica, True)
+        self.single = next(iter(self.replicas.values())) if len(self.replicas) == 1 else None
+
+    def _let_leave(self, replica: Replica, leaves: bool) -> None:
+        """Put it where it belongs, with what it holds: `Desk` counts what runs at a leaving one there alone."""
+        (self.leaving if leaves else self.replicas)[replica.name] = replica
+        if leaves != replica.leaves:
+            replica.leaves = leaves
+            one = -1 if leaves else 1
+            self.tokens += one * replica.tokens
+            self.requests += one * replica.requests
+
+    def all_replicas(self) -> dict[str, Replica]:
+        """Those that leave as well."""
+        return self.replicas | self.leaving if self.leaving else self.replicas
+
     def learn_capacity(self) -> None:
         """Compute what follows from the policy and from what the replicas said of themselves."""
-        for replica in self.replicas.values():
+        for replica in self.all_replicas().values():
             replica.learn_capacity()
         described = [replica for replica in self.replicas.values() if replica.capacity is not None]
         if described and described[0].capacity is not None:
@@ -139,13 +176,14 @@ class Pool:
         self.grows = self.policy.growth and bool(stoppable) and all(stoppable)
 
     def change_policy(self, policy: PoolPolicy, promise_s: float | None) -> None:
-        """Another policy for the same engines (other engines need a restart): what is known and taken of them is kept."""
+        """Another policy: what is known and taken of engines that stay is kept."""
         self.policy = policy
         self.bounds.aim(policy.coverage_ratio)
         self.retries.ratio = policy.retries_ratio_max
         if self.spill is not None and policy.spill is not None:
             self.spill.change_policy(policy.spill)
-        for replica in self.replicas.values():
+        self._seat(policy, promise_s)
+        for replica in self.all_replicas().values():
             replica.change_policy(policy, promise_s)
         self.learn_capacity()
 
@@ -240,7 +278,7 @@ class Pool:
     def place(self, request: Request, work: Work, lane: Lane, now_s: float) -> tuple[Replica | None, str]:
         """Where this goes, or None and the reason code that is in the way.
 
-        Of several with room: where it is complete first by what each has to read (`core/affinity.py`), or has least of ours.
+        Of several with room: where it is complete first, by what each has in hand (`core/affinity.py`) and how quick it is.
         """
         stated = self.policy.active_tokens_max
         if stated is not None and self.tokens + work.kv_tokens > stated:
@@ -253,16 +291,16 @@ class Pool:
         plain = lane.cascade is not None and lane.cascade.avoids_speculation
         begins = len(request.prefix) > 0 and self.policy.follows_prefixes
         begun_at, begun_ratio = self.affinity.where(request.prefix) if begins else ("", 0.0)
-        requests_mean = self.requests / len(self.replicas)
+        requests_mean = self.requests / max(1, len(self.replicas))
         for replica in self.replicas.values():
             reason = replica.room(work, lane, now_s, request.model)
             if reason:
                 blocked_by = reason if reason != "no_replica" else blocked_by
                 continue
-            cost = float(replica.requests)
+            cost = replica.speed.times * (1.0 + replica.requests)
             if begins:
                 saved_tokens = begun_ratio * work.prefill_tokens if replica.name == begun_at else 0.0
-                cost = cost_tokens(replica, saved_tokens, requests_mean)
+                cost = cost_tokens(replica, work.prefill_tokens, saved_tokens, requests_mean)
             own = (now_s < replica.avoid_until_s, plain and replica.speculative, cost)
             if best is None or own < rank:
                 best, rank = replica, own
@@ -276,5 +314,5 @@ class Pool:
     def back_in_s(self, reason: str, now_s: float) -> float:
         """How long it takes at least until one of its engines takes something, as far as they or their breakers have said."""
         if reason == BROKEN:
-            return min(max(0.0, one.breaker.until_s - now_s) for one in self.replicas.values())
-        return min(max(0.0, one.busy_until_s - now_s) for one in self.replicas.values())
+            return min((max(0.0, one.breaker.until_s - now_s) for one in self.replicas.values()), default=0.0)
+        return min((max(0.0, one.busy_until_s - now_s) for one in self.replicas.values()), default=0.0)

@@ -13,6 +13,7 @@ from headworks.core.memory import Memory
 from headworks.core.policy import PoolPolicy
 from headworks.core.predict import DecodeTime, PrefillTime
 from headworks.core.reading import SATURATED, Reading
+from headworks.core.speeds import Speed
 from headworks.core.types import Capacity, ReplicaSample, Work
 
 if TYPE_CHECKING:
@@ -50,7 +51,9 @@ class Replica:
         "incarnation_asked",
         "incarnation_number",
         "incarnation_told",
+        "is_withdrawn",
         "iteration_s",
+        "leaves",
         "limit",
         "memory",
         "name",
@@ -67,6 +70,7 @@ class Replica:
         "scope",
         "sent_tokens",
         "speculative",
+        "speed",
         "stalls_at_s",
         "stamps_asked",
         "step_s",
@@ -80,6 +84,8 @@ class Replica:
         self.name = name
         self.speculative = speculative
         """It decodes speculatively."""
+        self.leaves = self.is_withdrawn = False
+        """It ends what it has and gets nothing new; and the policy does not name it any more."""
         self.scope = f"replica:{name}"
         self.policy = policy
         self.capacity: Capacity | None = None
@@ -115,9 +121,8 @@ class Replica:
         self.floors: Floors | None = Floors(policy.floors, {}) if policy.floors else None
         """Memory that is guaranteed to models here; None: to none."""
         self.limit = RunningLimit(policy.active_requests_max)
-        self.prefill = PrefillTime()
         self.reading = Reading(policy, promise_s)
-        self.decode = DecodeTime()
+        self.prefill, self.decode, self.speed = PrefillTime(), DecodeTime(), Speed()
         self.closing: dict[str, ClockProof] = {}
         """Executions whose server side has closed, waiting for the clock proof."""
         self.unproved: dict[str, float] = {}
@@ -189,6 +194,7 @@ class Replica:
         if before is not None and before.incarnation != sample.incarnation:
             self.prefill.restarted()
             self.decode.restarted()
+            self.speed.restarted()
         if moved or not sample.running or sample.iterations is None:
             self.progress_s = now_s
         self.sample = sample
@@ -217,12 +223,19 @@ class Replica:
         return sample.waiting
 
     def state(self, now_s: float) -> str:
-        """`ready`, `lost` (unknown or refusing connections), `stalled` (work inside and a frozen clock) or `breaker_open`."""
+        """`ready`, `lost` (unknown or refusing connections), `draining`, `breaker_open` or `stalled` (a frozen clock)."""
         if self.capacity is None or now_s < self.down_until_s:
             return "lost"
+        if self.leaves:
+            return "draining"
         if not self.breaker.lets_pass(now_s):
             return BROKEN
         return "stalled" if now_s > self.stalls_at_s else "ready"
+
+    @property
+    def is_empty(self) -> bool:
+        """Nothing of ours is charged there, and nothing is left to be proved."""
+        return not (self.requests or self.unproved or self.closing)
 
     def learn_capacity(self) -> None:
         """Compute what follows from the policy and from what the engine said of itself."""

@@ -1,8 +1,9 @@
-"""Our own second tries upstream, where nothing of the first can run (B15).
+"""What our own second tries upstream may come to, where nothing of the first can run (B15).
 
-A request that found nobody listening, or an engine that said it was busy, has not begun anywhere: it may be sent again, here or
-to another replica, at its old place and with its old deadline. That must not amplify: while every engine refuses, each request
-would otherwise be sent again and again. So a pool's tries are paid from a credit that its first tries bring in,
+A request that found nobody listening, or an engine that said it was busy, has not begun anywhere; one that broke off before
+its client heard of it may be proved to have stopped. Either may be sent again, here or to another replica, at its old place and
+with its old deadline (`core/second_tries.py`). That must not amplify: while every engine refuses, each request would otherwise
+be sent again and again. So a pool's tries are paid from a credit that its first tries bring in,
 
     tries <= first tries × (1 + ratio_max) + RETRIES_FREE        at every moment, whatever the engines answer.
 
@@ -13,7 +14,6 @@ was never tried, and costs nothing. Clients' retries have a budget of their own 
 from __future__ import annotations
 
 from headworks.core.buckets import DIGITS, RETRIES_FREE
-from headworks.core.life import Life
 
 CREDIT_MAX = 100.0
 """A long calm saves up for so many retries and no more."""
@@ -44,14 +44,7 @@ class UpstreamRetries:
         self.retried += 1
         return True
 
-
-def heir_of(life: Life) -> Life:
-    """The same arrival as a new attempt, with everybody who waits for it; the old one is only settled any more."""
-    heir = Life(life.request, life.number, life.lane, life.work, life.forecast)
-    heir.rows, heir.start_by_s, heir.blocked_by = life.rows, life.start_by_s, life.end_reason
-    heir.subscribers, life.subscribers = life.subscribers, []
-    heir.sharers, life.sharers = life.sharers, None
-    heir.drawn, life.drawn, heir.retry_kind = life.drawn, (), life.retry_kind
-    heir.variant, heir.decision, heir.told_s = life.variant, life.decision, life.told_s
-    life.reported = True
-    return heir
+    def give_back(self) -> None:
+        """What was spent on one that is not sent again after all."""
+        self._credit = min(CREDIT_MAX, self._credit + 1.0)
+        self.retried -= 1

@@ -94,7 +94,7 @@ def _pool(desk: Desk, pool: Pool, now_s: float) -> dict[str, Any]:
         "return_slots_tokens": pool.slots.tokens,
         "states": dict(sorted(states.items())),
         "pressure": _pressure(pool.pressure),
-        "replicas": {name: _replica(replica, now_s) for name, replica in pool.replicas.items()},
+        "replicas": {name: _replica(replica, now_s) for name, replica in pool.all_replicas().items()},
     }
 
 
@@ -118,6 +118,9 @@ def _replica(replica: Replica, now_s: float) -> dict[str, Any]:
     sample = replica.sample
     return {
         "state": replica.state(now_s),
+        "leaves": replica.leaves,
+        "withdrawn": replica.is_withdrawn,
+        "empty": replica.is_empty,
         "breaker": replica.breaker.state(now_s),
         "breaker_transitions": dict(replica.breaker.transitions),
         "tokens": replica.tokens,
@@ -131,6 +134,7 @@ def _replica(replica: Replica, now_s: float) -> dict[str, Any]:
         "prefill_fit": _named(("base_s", "own_token_s", "ahead_token_s"), replica.prefill.coefficients()),
         "decode_fit": _named(("token_s", "beside_s"), replica.decode.coefficients()),
         "step_s": replica.iteration_s,
+        "slower_times": replica.speed.times,
         "unproved": len(replica.unproved) + len(replica.closing),
         "running": sample.running if sample else None,
         "waiting": sample.waiting if sample else None,
@@ -165,10 +169,11 @@ def audit(desk: Desk) -> list[str]:
         _same(found, f"pool {name} queued tokens", pool.queue.tokens, sum(life.work.tokens for life in waiting))
         found.extend(f"{life.request.id} waits in {name} while {life.state}" for life in waiting if life.state != QUEUED)
         taken = [life for life in desk.runs.values() if life.request.pool == name]
-        _same(found, f"pool {name} tokens", pool.tokens, sum(life.work.kv_tokens for life in taken))
-        _same(found, f"pool {name} requests", pool.requests, sum(life.work.sequences for life in taken))
+        stay = [life for life in taken if life.replica is None or not life.replica.leaves]
+        _same(found, f"pool {name} tokens", pool.tokens, sum(life.work.kv_tokens for life in stay))
+        _same(found, f"pool {name} requests", pool.requests, sum(life.work.sequences for life in stay))
         _audit_classes(found, pool, taken, waiting)
-        for replica in pool.replicas.values():
+        for replica in pool.all_replicas().values():
             there = [life for life in taken if life.execution.replica == replica.name]
             _same(found, f"replica {replica.name} tokens", replica.tokens, sum(life.work.kv_tokens for life in there))
             if replica.floors is not None:

@@ -19,6 +19,7 @@ from starlette.routing import Route
 from headworks.gateway.admin_keys import Guard, guard, json_body, key_routes, refused
 from headworks.gateway.key_watch import KeyWatch
 from headworks.gateway.metrics import CONTENT_TYPE
+from headworks.gateway.replicas import VERBS, Untold
 from headworks.ledgers.errors import LedgerError
 
 ID_CHARACTERS_MAX = 256
@@ -26,6 +27,14 @@ SUBJECTS = {"release": "execution", "withdraw": "replica"}
 """What an operator may declare about the ledger, and of what."""
 
 Plain = Callable[[], Any]
+
+
+class ReplicaAnswers(Protocol):
+    """The replicas, and what an operator asks of one. May raise `Untold`."""
+
+    def replicas_shown(self) -> dict[str, dict[str, Any]]: ...
+
+    async def tell_replica(self, verb: str, name: str, reason: str) -> dict[str, Any]: ...
 
 
 class LedgerAnswers(Protocol):
@@ -50,6 +59,7 @@ def admin_app(
     state: Plain,
     admin_key: str | None,
     keys: KeyWatch | None = None,
+    replicas: ReplicaAnswers | None = None,
 ) -> Starlette:
     """`obstacles`: what keeps the gateway from taking work, one sentence each; none means ready.
 
@@ -87,6 +97,7 @@ def admin_app(
             *_ledger_routes(ledger, guarded),
             Route("/admin/explain/{name}", guarded(show_explanation)),
             *(key_routes(keys, guarded) if keys is not None else ()),
+            *(_replica_routes(replicas, guarded) if replicas is not None else ()),
             Route("/admin/state", guarded(show_state)),
         ]
     )
@@ -110,19 +121,46 @@ def _ledger_routes(ledger: LedgerAnswers, guarded: Guard) -> list[Route]:
         return await said(audited())
 
     async def declare(request: Request) -> Response:
-        asked, verb = await json_body(request), request.url.path.rpartition("/")[2]
-        if isinstance(asked, Response):
-            return asked
-        subject, reason = (asked.get(name) if isinstance(asked, dict) else None for name in (SUBJECTS[verb], "reason"))
-        if not (_is_text(subject) and _is_text(reason)):
-            return refused(400, "invalid_request", f"The body must have {SUBJECTS[verb]} and reason, both texts.")
-        return await said(ledger.declare(verb, subject, reason))
+        verb = request.url.path.rpartition("/")[2]
+        asked = await _asked(request, SUBJECTS[verb])
+        return asked if isinstance(asked, Response) else await said(ledger.declare(verb, *asked))
 
     return [
         Route("/admin/ledger", guarded(show)),
         Route("/admin/ledger/audit", guarded(audit)),
         *(Route(f"/admin/ledger/{verb}", guarded(declare, writes=True), methods=["POST"]) for verb in SUBJECTS),
     ]
+
+
+def _replica_routes(replicas: ReplicaAnswers, guarded: Guard) -> list[Route]:
+    async def listed(_: Request) -> Response:
+        return _json({"replicas": replicas.replicas_shown()})
+
+    async def tell(request: Request) -> Response:
+        verb = request.url.path.rpartition("/")[2]
+        asked = await _asked(request, "replica")
+        if isinstance(asked, Response):
+            return asked
+        try:
+            return _json({"replica": asked[0], **await replicas.tell_replica(verb, *asked)})
+        except Untold as error:
+            return refused(409, "invalid_request", str(error))
+
+    return [
+        Route("/admin/replicas", guarded(listed)),
+        *(Route(f"/admin/replicas/{verb}", guarded(tell, writes=True), methods=["POST"]) for verb in VERBS),
+    ]
+
+
+async def _asked(request: Request, subject: str) -> tuple[str, str] | Response:
+    """Of what something is declared, and why; or the answer to a body that does not say so."""
+    asked = await json_body(request)
+    if isinstance(asked, Response):
+        return asked
+    name, reason = (asked.get(key) if isinstance(asked, dict) else None for key in (subject, "reason"))
+    if not (_is_text(name) and _is_text(reason)):
+        return refused(400, "invalid_request", f"The body must have {subject} and reason, both texts.")
+    return name, reason
 
 
 def _is_text(value: object) -> TypeGuard[str]:

@@ -14,6 +14,7 @@ import resource
 import secrets
 import socket
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,7 @@ from headworks.gateway.models import Models
 from headworks.gateway.own import Own
 from headworks.gateway.proxy import Proxy, methods
 from headworks.gateway.readings import ledger_readings, readings
+from headworks.gateway.replicas import Replicas
 from headworks.gateway.runner import Runner
 from headworks.gateway.standing import Standing
 from headworks.gateway.usage import Others, UsageJournal
@@ -65,14 +67,14 @@ class App:
     def __init__(self, policy: Policy, settings: Settings, *, name: str = "gateway") -> None:
         boot = secrets.token_hex(8)
         owner = Owner(name, boot)
-        self.policy = policy
-        self.settings = settings
+        self.policy, self.settings = policy, settings
         turns = clock.TurnClock(clock.now_s)
         self.store, embedded, self._shared = stores.opened(settings, owner, self._feed, turns.now_ms)
         self._utc_offset_s = clock.utc_s() - clock.now_s()
         """Fixed for this life: setting the machine's clock moves no quota's period."""
         self.gate = Gate(policy, name, secrets.token_bytes(32), boot, self._utc_offset_s)
-        self.engines = {replica.name: _engine(replica) for replica in settings.replicas}
+        self.replicas = Replicas(policy, settings, _engine)
+        self.engines = self.replicas.engines
         self.models = Models(policy)
         self.registry = Registry(self._readings)
         self.key_watch = KeyWatch(settings, policy, clock.utc_s, self._allow_labels)
@@ -171,9 +173,7 @@ class App:
         """What these settings would change that stays as it was started: it keeps a reload from being taken."""
         mine, held = self.settings, (*ADDRESSES, *SECRETS, *REMEMBERED, *LOADED, "lease_s", "limits")
         found = [name for name in held if getattr(mine, name) != getattr(settings, name)]
-        if [_address(one) for one in mine.replicas] != [_address(one) for one in settings.replicas]:
-            found.append("replicas")
-        return found
+        return found + self.replicas.fixed(mine, settings)
 
     async def reload(self, policy: Policy, settings: Settings) -> None:
         """Decide by another policy, for other keys, from now on. Every request sees one version.
@@ -181,6 +181,19 @@ class App:
         Files are read first, aside; then everything changes in one turn of the loop. One at a time.
         """
         assert not self.fixed(settings), "the caller asked before"
+        async with self.replicas.changing:
+            self.replicas.configured = policy
+            await self._take(self.replicas.policy(), settings)
+
+    async def tell_replica(self, verb: str, name: str, reason: str) -> dict[str, Any]:
+        """What an operator asks of one replica: `drain`, `resume` or `withdraw`. Raises `Untold`."""
+        async with self.replicas.changing:
+            self.replicas.tell(verb, name)
+            log.warning("an operator declares: %s %s: %s", verb, name, reason)
+            await self._take(replace(self.replicas.policy(), number=self.policy.number + 1), self.settings)
+        return self.replicas_shown().get(name, {"state": "forgotten"})
+
+    async def _take(self, policy: Policy, settings: Settings) -> None:
         others = await self._other_usage(policy)
         self.policy, self.settings = policy, settings
         self.guard.change(settings.guard)
@@ -193,6 +206,10 @@ class App:
         self.runner.feed(events.PolicyChanged(policy))
         self._read_usage(others)
         await asyncio.sleep(0)  # the gate takes both in at the end of this turn: whoever is told so may rely on it
+        computes = watches(settings, clock.now_s)
+        for name in self.replicas.add_missing(settings, policy):  # the gate knows of them now, and of those it forgot
+            self.runner.samplers.watch(name, computes.get(name)).start()
+        self._allow_labels()
 
     def _periods(self, policy: Policy) -> dict[str, quota.Period]:
         """The running period of each tenant that has a quota."""
@@ -245,6 +262,7 @@ class App:
             state=lambda: self.standing.state(self.policy),
             admin_key=key.reveal() if key is not None else None,
             keys=self.key_watch,
+            replicas=self,
         )
 
     def _usage(self, tenant: str) -> dict[str, Any]:
@@ -260,12 +278,16 @@ class App:
             if self.policy.pools[name].spill is None and all(
                 replica["state"] != "ready" for replica in pool["replicas"].values()
             ):
-                said = "; ".join(self.runner.failures().get(replica, "") for replica in pool["replicas"])
+                said = "; ".join(self.runner.samplers.failures().get(replica, "") for replica in pool["replicas"])
                 found.append(f"No engine of the pool {name} is ready. {said}".strip())
         return found
 
     def snapshot(self, tenant: str | None = None) -> dict[str, Any]:
         return self.gate.snapshot(clock.now_s(), tenant)
+
+    def replicas_shown(self) -> dict[str, dict[str, Any]]:
+        """Every replica there is, how it is, and what an operator told of it."""
+        return self.replicas.shown(self.snapshot())
 
     def _readings(self) -> Iterable[Reading]:
         ledger = self.settings.ledger_url.partition(":")[0]
@@ -306,11 +328,6 @@ class _AdminServer(uvicorn.Server):
 def _admin_server(app: Any) -> _AdminServer:
     settings = uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off", timeout_graceful_shutdown=1)
     return _AdminServer(settings)
-
-
-def _address(replica: ReplicaSettings) -> tuple[object, ...]:
-    """What a connection to it was made with."""
-    return replica.name, replica.url, replica.engine, replica.api_key, replica.compute_url
 
 
 def _answers(settings: Settings) -> Answers:

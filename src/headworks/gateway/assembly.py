@@ -102,6 +102,10 @@ class Assembled:
         self._size_bytes = 0
         self._broken = False
 
+    @property
+    def untouched(self) -> bool:
+        return self._audience.untouched
+
     def fed_by(self, source: Source) -> None:
         self._audience.fed_by(source)
 

@@ -171,6 +171,11 @@ class Audience:
             member.catch_up()
 
     @property
+    def untouched(self) -> bool:
+        """Nothing has been said to anybody yet, so another attempt may write here."""
+        return not (self.started or self.ended)
+
+    @property
     def empty(self) -> bool:
         """Nobody waits for this any more."""
         return not self._members

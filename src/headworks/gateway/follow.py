@@ -69,9 +69,9 @@ class Follow:
         self._outcome = "failed" if failed else "completed"
         self._runner.feed(events.Stopped(self._id, usage, failed, at_once))
 
-    def lost(self, cause: str) -> None:
+    def lost(self, cause: str, unheard: bool) -> None:
         self._outcome = "lost"
-        self._runner.feed(events.EngineLost(self._id, cause, cause.startswith(ANSWERED)))
+        self._runner.feed(events.EngineLost(self._id, cause, cause.startswith(ANSWERED), unheard))
 
     def not_sent(self, reason: str) -> None:
         self._outcome = ""

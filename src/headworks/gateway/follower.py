@@ -23,8 +23,8 @@ class Follower(Protocol):
         """It ended in band (E1). `failed`: with an error answer, so nothing of it runs. `at_once`: with its first byte, of
         which nothing was told before."""
 
-    def lost(self, cause: str) -> None:
-        """It may still run."""
+    def lost(self, cause: str, unheard: bool) -> None:
+        """It may still run. `unheard`: the audience has been told nothing, and is not told of this either."""
 
     def not_sent(self, reason: str) -> None:
         """Nothing was written, and the audience has not been answered."""

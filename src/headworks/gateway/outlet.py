@@ -14,6 +14,10 @@ ANSWER_BYTES_MAX = 64 * 1024 * 1024
 class Outlet(Protocol):
     """One answer on its way out. It ends exactly once: by `respond`, `finish` or `fail`."""
 
+    @property
+    def untouched(self) -> bool:
+        """Nothing has been said to anybody yet, so another attempt may write here."""
+
     def fed_by(self, source: Source) -> None:
         """Who writes here from now on, and is told when a reader is slow."""
 

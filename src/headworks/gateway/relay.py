@@ -211,7 +211,7 @@ class Relay:
         if self._told and events is not None and events.done and events.complete:
             self._audience.finish()  # it was whole; only the connection's own end is missing
         else:
-            self._lost(cause)
+            self._lost(cause, broke=True)
         self._finish()
 
     def on_closed(self) -> None:
@@ -244,6 +244,8 @@ class Relay:
 
     def _end_stream(self, events: EventStream) -> None:
         self._close_passage()
+        if self._told and not self._seen:
+            return  # it was given up before its first token
         rest = events.close()
         if events.token_events and not self._seen:
             self._begin()
@@ -344,16 +346,21 @@ class Relay:
         told = Usage(usage.prompt_tokens, cached, usage.completion_tokens, engine_s, end, True)
         self._follower.stopped(told, failed, self._at_once)
 
-    def _lost(self, cause: str) -> None:
-        """It may still run: the gate decides what must be proved. Its clients get no more of it in any case."""
+    def _lost(self, cause: str, broke: bool = False) -> None:
+        """It may still run: the gate decides what must be proved. Its clients get no more of it in any case.
+
+        Where the connection `broke`, who has had nothing of it may get another attempt's answer: the engine said nothing.
+        """
         if self._told:
             return
         self._told = True
         if self._at_once:
             self._follower.first_byte()
         self._report()
-        self._follower.lost(cause)
-        self._audience.fail("upstream_lost")
+        unheard = broke and self._audience.untouched
+        self._follower.lost(cause, unheard)
+        if not unheard:
+            self._audience.fail("upstream_lost")
 
     def _report(self) -> None:
         """The last count of something that will not say its usage."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from typing import Any, Protocol
 
 from headworks.core import effects, events
@@ -27,7 +27,7 @@ from headworks.core.types import Decision, Execution, Request, Usage
 from headworks.engines.base import Engine
 from headworks.gateway.clock import TurnClock
 from headworks.gateway.compute_watch import ComputeWatch
-from headworks.gateway.samples import Sampler
+from headworks.gateway.samplers import Samplers
 
 log = logging.getLogger("headworks.gateway")
 
@@ -119,7 +119,7 @@ class Runner:
         self,
         gate: Gate,
         store: LedgerStore,
-        engines: Mapping[str, Engine],
+        engines: MutableMapping[str, Engine],
         recorder: Recorder,
         clock_s: Callable[[], float],
         computes: Mapping[str, ComputeWatch] | None = None,
@@ -140,8 +140,9 @@ class Runner:
         self._attempts: dict[str, Attempt] = {}
         self._over: set[str] = set()
         """Executions that ended before their sending returned."""
-        watches = computes or {}
-        self._samplers = {name: Sampler(one, self.feed, clock_s, watches.get(name)) for name, one in engines.items()}
+        self.samplers = Samplers(engines, self.feed, clock_s)
+        for name in engines:
+            self.samplers.watch(name, (computes or {}).get(name))
         self.on_fact: Callable[[events.Event, float], None] = _nobody
         """Who else wants to know of `FACTS`, and at which instant the gate is told."""
         self._timer: asyncio.TimerHandle | None = None
@@ -153,6 +154,7 @@ class Runner:
             effects.Serve: self._serve,
             effects.Attach: self._attach,
             effects.Observe: self._observe,
+            effects.Forget: self._forget_replica,
             effects.Alarm: self._alarm,
             effects.WakeAt: self._wake_at,
         }
@@ -160,8 +162,7 @@ class Runner:
     def start(self) -> None:
         """Begin: the first tick asks the ledger for standing, the samplers ask the engines what they can hold."""
         self.feed(events.Tick())
-        for sampler in self._samplers.values():
-            sampler.start()
+        self.samplers.start()
         self._check_silence()
 
     def _check_silence(self) -> None:
@@ -339,9 +340,11 @@ class Runner:
         self.feed(events.Attached(effect.id, shares))
 
     def _observe(self, effect: effects.Observe) -> None:
-        sampler = self._samplers.get(effect.replica)
-        if sampler is not None:
-            sampler.wish(effect.at_s)
+        self.samplers.wish(effect.replica, effect.at_s)
+
+    def _forget_replica(self, effect: effects.Forget) -> None:
+        log.warning("%s is withdrawn: nothing of it is left", effect.replica)
+        self.samplers.forget(effect.replica)
 
     def _alarm(self, effect: effects.Alarm) -> None:
         log.warning("%s: %s: %s", effect.name, effect.subject, effect.detail)
@@ -370,13 +373,8 @@ class Runner:
         for timer in (self._timer, self._silence):
             if timer is not None:
                 timer.cancel()
-        await asyncio.gather(*(sampler.close() for sampler in self._samplers.values()))
-        await asyncio.gather(*(engine.close() for engine in self._engines.values()))
+        await self.samplers.close()
         self._store.close()
-
-    def failures(self) -> dict[str, str]:
-        """Replicas whose last look failed, and what it said."""
-        return {name: sampler.failure for name, sampler in self._samplers.items() if sampler.failure}
 
 
 def _nobody(event: events.Event, now_s: float) -> None:

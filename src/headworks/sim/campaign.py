@@ -145,7 +145,17 @@ def small_world(seed: int, make: MakeBook = make_book) -> Setup:
         gateways=random.choice((1, 1, 2)),
         faults=_faults(random, replicas),
     )
-    return _with_a_store(setup, Random(f"store-{seed}"))
+    return _with_a_store(_with_one_that_leaves(setup, Random(f"leaves-{seed}")), Random(f"store-{seed}"))
+
+
+def _with_one_that_leaves(setup: Setup, random: Random) -> Setup:
+    """In half of the worlds with two engines one of them drains for a while, or is withdrawn and added again."""
+    engines = list(setup.engines)
+    if len(engines) < 2 or random.random() >= 0.5:
+        return setup
+    kind, target = random.choice(("replica_drained", "replica_withdrawn")), random.choice(engines)
+    leaves = Fault(random.random() * FAULTY_S * 0.75, kind, target, random.choice((0.05, 0.6, 1.5, 3.0)))
+    return dataclasses.replace(setup, faults=sorted([*setup.faults, leaves], key=lambda fault: fault.at_s))
 
 
 def _with_a_store(setup: Setup, random: Random) -> Setup:

@@ -8,10 +8,12 @@ time; they belong to the line (`sim/ledger.py`).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from headworks.core.book import Book
+from headworks.core.events import PolicyChanged
+from headworks.core.policy import ReplicaPolicy
 
 if TYPE_CHECKING:
     from headworks.sim.simulation import Simulation
@@ -104,6 +106,38 @@ def _gateway_drain(simulation: Simulation, fault: Fault) -> None:
     simulation.drain(int(fault.target), fault.for_s)
 
 
+def _replica_drained(simulation: Simulation, fault: Fault) -> None:
+    """It ends what it has; after `for_s` it gets work again."""
+    _change_replica(simulation, fault.target, lambda one: replace(one, drains=True))
+    simulation.world.after(fault.for_s, lambda: _change_replica(simulation, fault.target, lambda one: one))
+
+
+def _replica_withdrawn(simulation: Simulation, fault: Fault) -> None:
+    """The configuration names it no more; after `for_s` it does, as one that was added."""
+    _change_replica(simulation, fault.target, lambda one: None)
+
+    def add() -> None:
+        _change_replica(simulation, fault.target, lambda one: one)
+        simulation.describe(fault.target)
+
+    simulation.world.after(fault.for_s, add)
+
+
+def _change_replica(simulation: Simulation, target: str, change: Callable[[ReplicaPolicy], ReplicaPolicy | None]) -> None:
+    """Every gateway gets a new policy, in which this replica is what `change` makes of it as it was at the beginning."""
+    old, name = simulation.policy, target.rsplit("/", 1)[0]
+    now = {one.name: one for one in old.pools[name].replicas}
+    now.pop(target, None)
+    first = simulation.setup.policy.pools[name].replicas
+    wanted = [change(one) if one.name == target else now.get(one.name) for one in first]
+    pool = replace(old.pools[name], replicas=tuple(one for one in wanted if one is not None))
+    version = f"reload-{old.number}"
+    simulation.policy = replace(old, version=version, number=old.number + 1, pools={**old.pools, name: pool})
+    for runner in simulation.runners:
+        if runner is not None:
+            runner.tell(PolicyChanged(simulation.policy))
+
+
 def _reload(simulation: Simulation, fault: Fault) -> None:
     simulation.reload(fault.ratio)
 
@@ -120,5 +154,7 @@ KINDS: dict[str, Callable[[Simulation, Fault], None]] = {
     "store_rolled_back": _store_rolled_back,
     "gateway_kill": _gateway_kill,
     "gateway_drain": _gateway_drain,
+    "replica_drained": _replica_drained,
+    "replica_withdrawn": _replica_withdrawn,
     "reload": _reload,
 }

@@ -7,7 +7,7 @@ up to the moment when nothing was left.
 
 - admitted: given a place, at once or in the queue, and not sent away later; refused: told so, at once or after waiting;
 - useful: the answer was complete while its caller still wanted it; goodput: useful, and within the class's promises;
-  one that was ended for want of growth is neither;
+  one that was ended for want of growth is neither; quality goodput: each counts as much as its degradation left of it;
 - wasted: engine tokens (prompt read and output made) of executions that ended within the duration and whose answer
   nobody got in full; its ratio is over the tokens of all that ended then.
 """
@@ -26,6 +26,17 @@ from headworks.sim.simulation import WARM_S, Arrival, Simulation
 
 QUEUE_LOOKS_S = (10.0, 15.0)
 """Instants at which the queue's length stands in the results: just before whatever happens in them."""
+QUALITY_RATIO = {
+    "clamp_output": 0.8,
+    "strip_few_shot": 0.9,
+    "drop_n": 0.8,
+    "no_speculation": 1.0,
+    "smaller_model": 0.6,
+    "spill": 1.0,
+    "cached": 1.0,
+}
+"""What an answer after such a step is worth of one that came as it was asked for, so that degrading can be compared with
+refusing: a convention. With several steps their product."""
 ENDS = ("completed", "failed", "cancelled", "refused", "expired", "replayed")
 
 
@@ -56,6 +67,7 @@ def results(simulation: Simulation) -> dict[str, Any]:
         "growth": _growth(arrivals),
         "degraded": _counted(step for arrival in arrivals for step in arrival.degraded),
         "undegraded_goodput_per_s": sum(not arrival.degraded for arrival in good) / duration_s,
+        "quality_goodput_per_s": sum(math.prod(QUALITY_RATIO[step] for step in one.degraded) for one in good) / duration_s,
         "replicas": _replicas(simulation),
         "replica_most_by_mean": _most_by_mean(simulation),
         "engine": _engine(simulation),

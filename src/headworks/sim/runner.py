@@ -215,6 +215,8 @@ class SimRunner:
                 self._abort(effect)
             case Watch():
                 self._watch(effect)
+            case Reply() if effect.decision.reason == "upstream_lost":  # by the gate: it had said nothing yet
+                self._front.on_broken(effect.id, effect.decision.reason)
             case Reply():
                 self._front.on_refused(effect.id, effect.decision)
             case Attach():
@@ -338,9 +340,10 @@ class SimRunner:
 
     def on_lost(self, execution: str, cause: str) -> None:
         stream = self._close(execution)
-        if stream is not None:
+        unheard = stream is not None and stream.telling and not stream.begun and isinstance(self.gate, Shown)
+        if stream is not None and not unheard:
             self._break(stream, "upstream_lost")
-        self.tell(EngineLost(execution, cause))
+        self.tell(EngineLost(execution, cause, unheard=unheard))
 
     def on_closed(self, execution: str) -> None:
         self._close(execution)
