@@ -6,45 +6,33 @@ Read this first: it is the whole list of what there is. A path picks a dialect i
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
 import logging
-import os
-import resource
 import secrets
-import socket
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-import uvicorn
-
-from headworks.config.settings import ReplicaSettings, Settings
+from headworks.config.settings import Settings
 from headworks.core import events, quota
 from headworks.core.commands import Answer
 from headworks.core.gate import Gate
 from headworks.core.policy import Policy
 from headworks.core.types import Charge, Owner, RequestKey
-from headworks.engines.base import Engine
-from headworks.engines.kinds import ENGINES
-from headworks.gateway import clock, reply, stores
+from headworks.gateway import clock, parts, stores
 from headworks.gateway.accounts import WORKER, Accounts, Records
 from headworks.gateway.admin import admin_app
-from headworks.gateway.answers import Answers
+from headworks.gateway.admin_server import admin_server, admin_socket
 from headworks.gateway.compute_watch import watches
 from headworks.gateway.counting import Counting
-from headworks.gateway.decisions import DecisionLog
-from headworks.gateway.equals import Equals
-from headworks.gateway.every_answer import Headers
 from headworks.gateway.explanations import Explanations
+from headworks.gateway.feed import Feed
 from headworks.gateway.guard import Guard
-from headworks.gateway.http.limits import EdgeLimits
 from headworks.gateway.http.listen import listen_on_port
-from headworks.gateway.http.server import Server
 from headworks.gateway.key_watch import KeyWatch
 from headworks.gateway.ledger_desk import LedgerDesk
 from headworks.gateway.log_facts import Facts
+from headworks.gateway.looks import Looks
 from headworks.gateway.metrics import Reading, Registry
 from headworks.gateway.models import Models
 from headworks.gateway.own import Own
@@ -53,7 +41,7 @@ from headworks.gateway.readings import ledger_readings, readings
 from headworks.gateway.replicas import Replicas
 from headworks.gateway.runner import Runner
 from headworks.gateway.standing import Standing
-from headworks.gateway.usage import Others, UsageJournal
+from headworks.gateway.usage import Others
 
 log = logging.getLogger("headworks.gateway")
 
@@ -64,6 +52,10 @@ GC_THRESHOLD = 200_000
 class App:
     """One gateway process."""
 
+    address: Any = None
+    admin_address: Any = None
+    """Where both ports are, once they listen."""
+
     def __init__(self, policy: Policy, settings: Settings, *, name: str = "gateway") -> None:
         boot = secrets.token_hex(8)
         owner = Owner(name, boot)
@@ -73,15 +65,15 @@ class App:
         self._utc_offset_s = clock.utc_s() - clock.now_s()
         """Fixed for this life: setting the machine's clock moves no quota's period."""
         self.gate = Gate(policy, name, secrets.token_bytes(32), boot, self._utc_offset_s)
-        self.replicas = Replicas(policy, settings, _engine)
+        self.replicas = Replicas(policy, settings, parts.engine)
         self.engines = self.replicas.engines
         self.models = Models(policy)
         self.registry = Registry(self._readings)
         self.key_watch = KeyWatch(settings, policy, clock.utc_s, self._allow_labels)
         self._allow_labels()
         self.accounts = Accounts(self.registry)
-        self.log = _decision_log(settings)
-        self.usage = _usage_journal(settings, policy, self._utc_offset_s)
+        self.log = parts.decision_log(settings)
+        self.usage = parts.usage_journal(settings, policy, self._utc_offset_s)
         records = Records(self.accounts, self.log, self.usage)
         self.runner = Runner(self.gate, self.store, self.engines, records, clock.now_s, watches(settings, clock.now_s), turns)
         self.facts = Facts(self.log).began(name, boot, self._utc_offset_s, settings.ledger_url.partition(":")[0], policy)
@@ -89,13 +81,15 @@ class App:
         self.ledger = LedgerDesk(
             embedded, self._shared, owner, self.gate.check, lambda: self.policy.pools, self._ledger_answered, clock.now_s
         )
-        self.answers = _answers(settings)
+        self.answers = parts.answers(settings)
         self.standing = Standing(
             self.snapshot, self.gate.estimates, self.registry, self.accounts, records.troubles, clock.now_s, clock.utc_s
         )
+        self.looks = Looks(self._look)
+        self.feed = Feed(self.looks.look)
         self.counting = Counting(settings.tokenizers) if settings.tokenizers else None
         self.explanations = Explanations(self.log.find if self.log is not None else None)
-        self.guard = Guard(settings.guard, clock.now_s, _rss_bytes, records.loop_lag)
+        self.guard = Guard(settings.guard, clock.now_s, parts.rss_bytes, records.loop_lag)
         self.proxy = Proxy(
             self.runner,
             policy,
@@ -103,27 +97,19 @@ class App:
             self.models,
             self.answers,
             Own(self._usage, self.explanations, self.log.name if self.log is not None else _unnoted, clock.utc_s),
-            Equals(settings.replay_bytes_max, settings.replay_total_bytes_max, settings.remember_s, clock.now_s),
+            parts.equals(settings),
             self.guard,
             boot=boot,
             clock_s=clock.now_s,
             wall_s=clock.utc_s,
             counting=self.counting,
         )
-        self.server = Server(
-            self.proxy.serve,
-            _edge_limits(settings),
-            allowed=methods,
-            clock_s=clock.now_s,
-            error_body=_http_error,
-            on_fault=_log_fault,
-        )
-        self._admin = _admin_server(self._admin_app())
+        self.server = parts.server(self.proxy.serve, settings, methods)
+        self._admin = admin_server(self._admin_app())
         self._admin_task: asyncio.Task[None] | None = None
         self._draining = False
         self._epoch = ""
-        self.address: Any = None
-        self.admin_address: Any = None
+        """Which process a shared ledger was opened for."""
 
     # life
 
@@ -136,7 +122,7 @@ class App:
         self.guard.start()
         self.key_watch.start()
         self.address = await self._listen()
-        listening = socket.create_server((self.settings.admin.host, self.settings.admin.port), reuse_port=False)
+        listening = admin_socket(self.settings.admin.host, self.settings.admin.port)
         self.admin_address = listening.getsockname()
         self._admin_task = asyncio.create_task(self._admin.serve(sockets=[listening]))
         gc.collect()
@@ -158,6 +144,7 @@ class App:
         await self.runner.close()
         self.guard.close()
         self.key_watch.close()
+        self.feed.close()
         self._admin.should_exit = True
         if self._admin_task is not None:
             await self._admin_task
@@ -256,10 +243,10 @@ class App:
         return admin_app(
             obstacles=self.obstacles,
             metrics=self.registry.render,
-            snapshot=self.snapshot,
+            looks=self.looks,
+            feed=self.feed,
             ledger=self.ledger,
             explain=self.explanations.of,
-            state=lambda: self.standing.state(self.policy),
             admin_key=key.reveal() if key is not None else None,
             keys=self.key_watch,
             replicas=self,
@@ -268,10 +255,17 @@ class App:
     def _usage(self, tenant: str) -> dict[str, Any]:
         return self.standing.own(self.policy, tenant)
 
+    def _look(self) -> dict[str, Any]:
+        """Everything there is to see of it now."""
+        state = self.standing.state(self.policy, self.ledger.charged(), self.store.now_ms())
+        return {**state, "obstacles": self._obstacles(state)}
+
     def obstacles(self) -> list[str]:
         """What keeps this gateway from taking work."""
+        return self._obstacles(self.snapshot())
+
+    def _obstacles(self, snapshot: dict[str, Any]) -> list[str]:
         found = ["This gateway is draining."] if self._draining else []
-        snapshot = self.snapshot()
         if not snapshot["open"]:
             found.append("The ledger does not answer, or has not yet.")
         for name, pool in snapshot["pools"].items():
@@ -297,7 +291,7 @@ class App:
             yield Reading("goodput_ratio", (service_class,), ratio)
         yield Reading("open_streams", (WORKER,), float(len(self.server.exchanges)))
         yield Reading("shed_self_total", (WORKER,), float(self.guard.shed))
-        yield Reading("rss_bytes", (WORKER,), float(_rss_bytes()))
+        yield Reading("rss_bytes", (WORKER,), float(parts.rss_bytes()))
 
     def _allow_labels(self) -> None:
         policy, allow = self.policy, self.registry.allow
@@ -317,88 +311,5 @@ LOADED = ("tokenizers",)
 """Files that are read at the start: too large to be read while requests wait."""
 
 
-class _AdminServer(uvicorn.Server):
-    """Leaves signals alone: this process drains on them, and the admin port is there until it has."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
-def _admin_server(app: Any) -> _AdminServer:
-    settings = uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off", timeout_graceful_shutdown=1)
-    return _AdminServer(settings)
-
-
-def _answers(settings: Settings) -> Answers:
-    return Answers(
-        bytes_max=settings.replay_bytes_max,
-        total_bytes_max=settings.replay_total_bytes_max,
-        remember_s=settings.remember_s,
-        clock_s=clock.now_s,
-        wall_s=clock.utc_s,
-    )
-
-
 def _unnoted(request: str, key: RequestKey, request_id: str) -> None:
     """No decision log is kept, so no name has to be found again."""
-
-
-def _log_is_lost(said: str) -> None:
-    log.error("the decision log cannot be written, and what it lacks is lost: %s", said)
-
-
-def _http_error(status: int, code: str, message: str) -> tuple[Headers, bytes]:
-    return reply.http_error(status, code, message, clock.utc_s())
-
-
-def _log_fault(fault: BaseException) -> None:
-    """A handler failed, which is our fault. Its client got a 500."""
-    log.error("a request could not be served", exc_info=fault)
-
-
-def _engine(replica: ReplicaSettings) -> Engine:
-    key = replica.api_key.reveal() if replica.api_key is not None else None
-    return ENGINES[replica.engine](replica.name, replica.url, clock.now_s, key)
-
-
-def _decision_log(settings: Settings) -> DecisionLog | None:
-    given = settings.decision_log
-    if given.directory is None:
-        return None
-    bounds: dict[str, int] = {"rotate_bytes": given.rotate_bytes, "keep_days": given.keep_days}
-    return DecisionLog(Path(given.directory), clock_s=clock.now_s, wall_s=clock.utc_s, on_failure=_log_is_lost, **bounds)
-
-
-def _usage_journal(settings: Settings, policy: Policy, offset_s: float) -> UsageJournal | None:
-    usage = settings.usage
-    if usage.directory is None:
-        return None
-    return UsageJournal(
-        Path(usage.directory),
-        policy,
-        utc_s=lambda: clock.now_s() + offset_s,
-        offset_s=offset_s,
-        keep_days=usage.keep_days,
-        on_failure=lambda said: log.error("the usage journal cannot be written and is tried again: %s", said),
-    )
-
-
-def _edge_limits(settings: Settings) -> EdgeLimits:
-    limits = settings.limits
-    return EdgeLimits(
-        body_bytes_max=limits.body_bytes_max,
-        header_bytes_max=limits.header_bytes_max,
-        headers_max=limits.headers_max,
-        header_s=limits.header_s,
-        body_s=limits.body_s,
-        idle_s=limits.idle_s,
-        write_stall_s=limits.write_stall_s,
-        connections_max=limits.connections_max,
-        descriptors_max=int(settings.guard.fds_stop_accept_ratio * resource.getrlimit(resource.RLIMIT_NOFILE)[0]),
-    )
-
-
-def _rss_bytes() -> int:
-    with open("/proc/self/statm", encoding="ascii") as statm:
-        return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

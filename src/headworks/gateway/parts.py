@@ -1,0 +1,110 @@
+"""What a gateway is built from, made from its settings. `app.py` puts them together."""
+
+from __future__ import annotations
+
+import logging
+import os
+import resource
+from collections.abc import Callable
+from pathlib import Path
+
+from headworks.config.settings import ReplicaSettings, Settings
+from headworks.core.policy import Policy
+from headworks.engines.base import Engine
+from headworks.engines.kinds import ENGINES
+from headworks.gateway import clock, reply
+from headworks.gateway.answers import Answers
+from headworks.gateway.decisions import DecisionLog
+from headworks.gateway.equals import Equals
+from headworks.gateway.every_answer import Headers
+from headworks.gateway.http import EdgeLimits, Server
+from headworks.gateway.http.server import Handler
+from headworks.gateway.usage import UsageJournal
+
+log = logging.getLogger("headworks.gateway")
+
+
+def answers(settings: Settings) -> Answers:
+    """Answers to repeated keys, as long as they are kept."""
+    return Answers(
+        bytes_max=settings.replay_bytes_max,
+        total_bytes_max=settings.replay_total_bytes_max,
+        remember_s=settings.remember_s,
+        clock_s=clock.now_s,
+        wall_s=clock.utc_s,
+    )
+
+
+def equals(settings: Settings) -> Equals:
+    """Answers to equal requests, as long as they are kept."""
+    return Equals(settings.replay_bytes_max, settings.replay_total_bytes_max, settings.remember_s, clock.now_s)
+
+
+def server(handler: Handler, settings: Settings, allowed: Callable[[str], tuple[str, ...] | None]) -> Server:
+    """The public port."""
+    limits = _edge_limits(settings)
+    return Server(handler, limits, allowed=allowed, clock_s=clock.now_s, error_body=_http_error, on_fault=_log_fault)
+
+
+def _log_is_lost(said: str) -> None:
+    log.error("the decision log cannot be written, and what it lacks is lost: %s", said)
+
+
+def _http_error(status: int, code: str, message: str) -> tuple[Headers, bytes]:
+    return reply.http_error(status, code, message, clock.utc_s())
+
+
+def _log_fault(fault: BaseException) -> None:
+    """A handler failed, which is our fault. Its client got a 500."""
+    log.error("a request could not be served", exc_info=fault)
+
+
+def engine(replica: ReplicaSettings) -> Engine:
+    """The adapter of one replica."""
+    key = replica.api_key.reveal() if replica.api_key is not None else None
+    return ENGINES[replica.engine](replica.name, replica.url, clock.now_s, key)
+
+
+def decision_log(settings: Settings) -> DecisionLog | None:
+    """None: nothing is written down."""
+    given = settings.decision_log
+    if given.directory is None:
+        return None
+    bounds: dict[str, int] = {"rotate_bytes": given.rotate_bytes, "keep_days": given.keep_days}
+    return DecisionLog(Path(given.directory), clock_s=clock.now_s, wall_s=clock.utc_s, on_failure=_log_is_lost, **bounds)
+
+
+def usage_journal(settings: Settings, policy: Policy, offset_s: float) -> UsageJournal | None:
+    """None: a restart forgets what quotas have used. `offset_s`: the wall clock less ours, fixed for this life."""
+    usage = settings.usage
+    if usage.directory is None:
+        return None
+    return UsageJournal(
+        Path(usage.directory),
+        policy,
+        utc_s=lambda: clock.now_s() + offset_s,
+        offset_s=offset_s,
+        keep_days=usage.keep_days,
+        on_failure=lambda said: log.error("the usage journal cannot be written and is tried again: %s", said),
+    )
+
+
+def _edge_limits(settings: Settings) -> EdgeLimits:
+    limits = settings.limits
+    return EdgeLimits(
+        body_bytes_max=limits.body_bytes_max,
+        header_bytes_max=limits.header_bytes_max,
+        headers_max=limits.headers_max,
+        header_s=limits.header_s,
+        body_s=limits.body_s,
+        idle_s=limits.idle_s,
+        write_stall_s=limits.write_stall_s,
+        connections_max=limits.connections_max,
+        descriptors_max=int(settings.guard.fds_stop_accept_ratio * resource.getrlimit(resource.RLIMIT_NOFILE)[0]),
+    )
+
+
+def rss_bytes() -> int:
+    """Resident memory of this process."""
+    with open("/proc/self/statm", encoding="ascii") as statm:
+        return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
