@@ -7,11 +7,28 @@ from typing import Any
 
 import msgspec.inspect as inspect
 
-from headworks.gateway.dialects import base, chat, completions
+from headworks.gateway.dialects import base, chat, completions, embeddings, messages, responses, tokenize
 from headworks.gateway.dialects.fields import REFERENCES, REFUSED
 
-ROUTES = {chat.ROUTE.path: chat.ChatFields, completions.ROUTE.path: completions.CompletionFields}
-PROMPTS = {"messages": "messages of known roles, with text only", "prompt": "text, token ids, or a list of either"}
+ROUTES: dict[str, type] = {
+    chat.ROUTE.path: chat.ChatFields,
+    completions.ROUTE.path: completions.CompletionFields,
+    responses.ROUTE.path: responses.ResponseFields,
+    messages.ROUTE.path: messages.MessageFields,
+    messages.COUNT.path: messages.CountFields,
+    embeddings.ROUTE.path: embeddings.EmbeddingFields,
+    tokenize.ROUTE.path: tokenize.TokenizeFields,
+    tokenize.BACK.path: tokenize.DetokenizeFields,
+}
+PROMPTS = {
+    "messages": "messages of known roles, with text only",
+    "prompt": "text, token ids, or a list of either",
+    "input": "text, token ids, or a list of either",
+}
+OWN_PROMPTS = {
+    (responses.ROUTE.path, "input"): "text, or items of known kinds, with text only",
+    (tokenize.ROUTE.path, "prompt"): "text",
+}
 Table = Callable[[Sequence[str], Iterable[Sequence[str]]], str]
 
 
@@ -22,18 +39,19 @@ def parts(table: Table) -> Sequence[str]:
         "What stands in a route's list is decoded by its type and range; everything else is refused by name with 400 "
         "`field_not_allowed`, and a value outside its range with 400 `invalid_request`, before anything is counted. `null` is "
         "the same as leaving a field out. A field that is given twice is refused.",
-        *(section for path, fields in ROUTES.items() for section in (f"## POST {path}", table(HEAD, _rows(fields)))),
+        *(section for path, fields in ROUTES.items() for section in (f"## POST {path}", table(HEAD, _rows(path, fields)))),
         "## What becomes of a field",
         "*passed*: goes to the engine as the client wrote it. *written by us*: the engine gets the value that was priced, "
         "bounded by the context. *read*: decides or prices something here and does not go on. *dropped*: a label for "
-        "OpenAI's own service, accepted so that no client need be changed.",
+        "a vendor's own service, accepted so that no client need be changed.",
         "## Inside a field",
-        "Messages, parts, tools and options have known fields only, at every depth. A JSON Schema (a tool's parameters, "
-        "the form of an answer) passes as it is, at most 64 levels deep; none of "
+        "Messages, items, blocks, parts, tools and options have known fields only, at every depth; but for the `input` of a "
+        "tool that was called (`/v1/messages`), which its author named and an engine writes down as text. A JSON Schema (a "
+        "tool's parameters, the form of an answer) passes as it is, at most 64 levels deep; none of "
         f"{_quoted(sorted(name for name in REFUSED if REFUSED[name].startswith('servers')))} may be a field of it "
         "(a property may be called so), and "
-        f"{_quoted(REFERENCES)} may only point into the schema itself. `n` times the number of prompts is at most "
-        f"{base.Limits().samples_max}.",
+        f"{_quoted(REFERENCES)} may only point into the schema itself. `n` times the number of prompts, "
+        f"and the number of an embedding's inputs, is at most {base.Limits().samples_max}.",
         "## Refused with a reason",
         table(["field", "why"], [(f"`{name}`", why) for name, why in REFUSED.items()]),
     )
@@ -42,15 +60,17 @@ def parts(table: Table) -> Sequence[str]:
 HEAD = ["field", "value", "what becomes of it"]
 
 
-def _rows(fields: type) -> Iterable[Sequence[str]]:
+def _rows(path: str, fields: type) -> Iterable[Sequence[str]]:
     described = inspect.type_info(fields)
     assert isinstance(described, inspect.StructType)
     for one in described.fields:
         name = f"`{one.name}`" + (" (needed)" if one.required else "")
-        yield name, PROMPTS.get(one.name) or _value(one.type), _fate(one.name)
+        yield name, OWN_PROMPTS.get((path, one.name)) or PROMPTS.get(one.name) or _value(one.type), _fate(path, one.name)
 
 
-def _fate(name: str) -> str:
+def _fate(path: str, name: str) -> str:
+    if path == messages.COUNT.path:
+        return "passed"
     if name in base.WRITTEN_BY_US:
         return "written by us"
     if name in base.NOT_SENT:

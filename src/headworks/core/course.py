@@ -69,8 +69,8 @@ class Course:
                 life.opening_tokens = replica.opening_tokens = replica.opening_tokens + work.prefill_tokens
         if life.streamed:  # an answer in one piece shows its first byte at its end
             finish_by_s = min(finish_by_s, now_s + life.lane.service_class.first_byte_s)
-        elif life.reading_tokens:
-            desk.has_read(life)  # and nobody can say when its prompt has been read
+        elif life.reading_tokens and work.output_tokens_max:
+            desk.has_read(life)  # and nobody can say when its prompt has been read, unless that is all there is to do
         desk.set_timer(life, finish_by_s)
         name, others = life.request.id, None
         if life.claim:  # whoever asked first may have left, and others may have come

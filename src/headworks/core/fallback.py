@@ -48,6 +48,8 @@ LATE_S = 0.25
 """By so much more its class's wait may be passed for an answer that comes of it."""
 GoOn = Callable[["Life", float], None]
 Wait = Callable[["Life", "Discipline", float], None]
+SPOKEN_EVERYWHERE = frozenset({"", "/v1/chat/completions", "/v1/completions"})
+"""Routes that an engine has which does not say which it has."""
 FOR_WANT_OF = frozenset({"pool", "engine"})
 """Whose fault a refusal is that a variant may cure."""
 
@@ -205,7 +207,7 @@ class Fallback:
         """The same request for another model in another pool, if that takes it."""
         desk, request = self._desk, life.request
         pool = desk.pools.get(step.pool) or self._pool_of(step.model)
-        if pool is None or pool is life.lane.pool or self._changes.closed(pool, now_s):
+        if pool is None or pool is life.lane.pool or self._changes.closed(pool, now_s) or not _speaks(pool, request.route):
             return False
         models = life.lane.tenant_policy.models
         if step.action == "smaller_model" and models is not None and step.model not in models:
@@ -293,3 +295,9 @@ class Fallback:
             desk.lives.pop(arrival, None)
             desk.effect(Serve(arrival, life.decision))
         life.subscribers = []
+
+
+def _speaks(pool: Pool, route: str) -> bool:
+    """Whether its engines can be sent what came by this route."""
+    told = [one.capacity.routes for one in pool.replicas.values() if one.capacity is not None]
+    return route in SPOKEN_EVERYWHERE or all(route in routes for routes in told)

@@ -60,7 +60,7 @@ class Request:
     prompt_tokens: int | None
     """Known only for token-id prompts or after counting; else the estimator works from `prompt_bytes`."""
     output_tokens_max: int | None
-    """What the client allows a sample, or None: then the rest of the model's context."""
+    """What the client allows a sample, or None: then the rest of the model's context. 0: its prompt is only read."""
     samples: int
     """Sequences the engine will run: n × number of prompts."""
     stream: bool
@@ -80,6 +80,8 @@ class Request:
     """What it is made of, as far as that decides its tokens a byte, or `counted` (`core/prompt_sizes.py`)."""
     leeway: Leeway | None = None
     """None: its class consents to nothing, or its body cannot be changed."""
+    route: str = ""
+    """The path it came by, for people."""
 
 
 class Leeway(NamedTuple):
@@ -294,3 +296,5 @@ class Capacity:
     models: tuple[str, ...] = ()
     notes: tuple[str, ...] = field(default=())
     """What the operator should know, such as a missing metric."""
+    routes: tuple[str, ...] = ()
+    """Paths that it answers at; empty: it does not say."""

@@ -36,6 +36,15 @@ _RUNNING = b"llamacpp:requests_processing"
 _WAITING = b"llamacpp:requests_deferred"
 _DECODES = b"llamacpp:n_decode_total"
 _START_TIME = b"process-start-time-unix"
+_ROUTES = (
+    "/v1/chat/completions",
+    "/v1/completions",
+    "/v1/responses",
+    "/v1/messages",
+    "/v1/messages/count_tokens",
+    "/v1/embeddings",
+)
+"""By its source; what its `/tokenize` takes is not what others take. `/v1/embeddings` says 501 unless it was started for it."""
 QUIET_S = 1.2
 """Its own timer that looks at connections has 1 s."""
 CLOSE_S_MAX = 60.0
@@ -81,6 +90,7 @@ class LlamaCppEngine:
             evidence=self.evidence,
             models=tuple(model.id for model in models),
             notes=(*notes, *_about_memory(props)),
+            routes=_ROUTES,
         )
 
     def _provable(self, page: Seen) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -112,6 +112,31 @@ async def look_at_json(pool: Pool, path: str, kind: type[Shape]) -> Shape:
         raise EngineError(f"GET {url}: not what is expected there ({error})") from None
 
 
+ROUTES = (
+    "/v1/chat/completions",
+    "/v1/completions",
+    "/v1/responses",
+    "/v1/messages",
+    "/v1/messages/count_tokens",
+    "/v1/embeddings",
+    "/tokenize",
+    "/detokenize",
+)
+"""Those that a gateway may send something to."""
+NO_METHOD = 405
+
+
+async def look_at_routes(pool: Pool) -> tuple[str, ...]:
+    """Which of them the server has. Each takes POST only, so a GET costs nothing and is told so where there is one.
+
+    None at all where it does not answer each of these: an engine is not called unfit for that.
+    """
+    try:
+        return tuple([path for path in ROUTES if (await look(pool, path)).status == NO_METHOD])
+    except EngineError:
+        return ()
+
+
 class ModelSeen(msgspec.Struct):
     """One entry of `/v1/models`, as far as it concerns us."""
 

@@ -23,7 +23,7 @@ import msgspec
 from headworks.core.types import Capacity, ReplicaSample
 from headworks.engines.base import EngineError, Listener, Upstream
 from headworks.engines.endpoint import Endpoint
-from headworks.engines.look import look_at_json, look_at_models
+from headworks.engines.look import look_at_json, look_at_models, look_at_routes
 from headworks.engines.pool import Call, Pool
 
 _BUSY = "request queue is full"
@@ -95,6 +95,7 @@ class SglangEngine:
             evidence=self.evidence,
             models=tuple(model.id for model in models),
             notes=tuple(notes),
+            routes=await look_at_routes(self._looks),
         )
 
     async def sample(self) -> ReplicaSample:

@@ -21,7 +21,7 @@ import msgspec
 from headworks.core.types import Capacity, ReplicaSample
 from headworks.engines.base import EngineError, Listener
 from headworks.engines.endpoint import Endpoint
-from headworks.engines.look import look, look_at_models
+from headworks.engines.look import look, look_at_models, look_at_routes
 from headworks.engines.metrics_text import series, summed_by, value
 from headworks.engines.pool import Call, Pool
 
@@ -85,6 +85,7 @@ class VllmEngine:
             evidence=evidence,
             models=tuple(model.id for model in models),
             notes=memory.notes + notes,
+            routes=await look_at_routes(self._looks),
         )
 
     async def _version(self) -> str:

@@ -36,9 +36,10 @@ from headworks.gateway.looks import Looks
 from headworks.gateway.metrics import Reading, Registry
 from headworks.gateway.models import Models
 from headworks.gateway.own import Own
-from headworks.gateway.proxy import Proxy, methods
+from headworks.gateway.proxy import Proxy
 from headworks.gateway.readings import ledger_readings, readings
 from headworks.gateway.replicas import Replicas
+from headworks.gateway.routes import methods
 from headworks.gateway.runner import Runner
 from headworks.gateway.standing import Standing
 from headworks.gateway.usage import Others

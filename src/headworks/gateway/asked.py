@@ -5,7 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from headworks.core.policy import ClassPolicy, Policy
+from headworks.gateway.error_shapes import OPENAI
 from headworks.gateway.every_answer import Ids
+from headworks.gateway.keys import BEARER, Identity
 
 REQUEST_ID = b"x-request-id"
 RETRY_COUNT = b"x-stainless-retry-count"
@@ -13,14 +16,38 @@ ID = re.compile(rb"[A-Za-z0-9_.:-]{1,128}")
 """What a client may call its request; anything else is replaced by an id of ours."""
 
 
-def ids_of(headers: Mapping[bytes, bytes], own_id: str) -> Ids:
+def ids_of(headers: Mapping[bytes, bytes], own_id: str, shape: str = OPENAI) -> Ids:
     """The client's own names where they are fit to be repeated, else ours."""
     own = own_id.encode()
     request_id, key = headers.get(REQUEST_ID), headers.get(b"idempotency-key")
     return Ids(
         own if request_id is None or ID.fullmatch(request_id) is None else request_id,
         own if key is None or ID.fullmatch(key) is None else key,
+        shape,
     )
+
+
+def credential(headers: Mapping[bytes, bytes]) -> bytes | None:
+    """The key a request came with, as an `Authorization` header has it. Anthropic's clients have one of their own for it."""
+    authorization = headers.get(b"authorization")
+    if authorization is not None:
+        return authorization
+    key = headers.get(b"x-api-key")
+    return None if key is None else BEARER + key
+
+
+def class_asked(headers: Mapping[bytes, bytes], identity: Identity, policy: Policy) -> ClassPolicy | None:
+    """The class the request names, if its tenant and its key may, or the one it means by naming none (K43)."""
+    tenant, scope = policy.tenants[identity.tenant], identity.classes
+    wanted = headers.get(b"headworks-class")
+    if wanted is not None:
+        name = wanted.decode("latin-1")
+    elif scope is None or tenant.service_class in scope:
+        return policy.classes[tenant.service_class]
+    else:
+        name = next((name for name in scope if name in policy.classes), "")
+    allowed = name in policy.classes and (scope is None or name in scope)
+    return policy.classes.get(name) if allowed else None
 
 
 def class_refused(headers: Mapping[bytes, bytes]) -> str:

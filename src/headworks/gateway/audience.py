@@ -13,9 +13,10 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Protocol
 
+from headworks.gateway.error_shapes import error_event
 from headworks.gateway.every_answer import KEPT_FROM_ENGINE, Headers, Ids
 from headworks.gateway.http.answer import header_lines
-from headworks.gateway.reply import Answer, error_event, failure
+from headworks.gateway.reply import Answer, failure
 
 EngineHeaders = Sequence[tuple[bytes, bytes]]
 
@@ -301,7 +302,7 @@ class Audience:
 
     def _tell(self, member: _Member, answer: Answer) -> None:
         if self.started:
-            member.client.write(error_event(answer))
+            member.client.write(error_event(member.ids.shape, answer.body))
             member.client.abort()
         else:
             member.client.respond(*answer)

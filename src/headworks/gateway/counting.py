@@ -24,18 +24,14 @@ from typing import Any
 from headworks.core.policy import Policy
 from headworks.core.prompt_sizes import COUNTED
 from headworks.core.types import Request
-from headworks.gateway.dialects import chat, completions
 from headworks.gateway.dialects.base import Parsed
+from headworks.gateway.dialects.table import DIALECTS
 
 COUNT_S_MAX = 0.1
 TEXT_CHARS_MAX = 1_000_000
 TEXT_BYTES_MAX = 4 * TEXT_CHARS_MAX + 1_000_000
 """No text that is counted has more bytes, marks included: what has more is not even put together."""
 WAITING_CHARS_MAX = 2_000_000
-TEXTS: dict[str, Callable[[Parsed], tuple[list[str], int]]] = {
-    chat.ROUTE.path: chat.texts,
-    completions.ROUTE.path: completions.texts,
-}
 MISSING = "it needs the package tokenizers; install headworks[tokenizer], or leave the key out: prompts are then sized by bytes"
 
 
@@ -81,7 +77,10 @@ class Counting:
 
     async def tokens(self, parsed: Parsed, from_chars: int) -> int | None:
         """Tokens of one sequence with the marks of a template; None where it was not counted, or has fewer characters."""
-        texts, marks_tokens = TEXTS[parsed.path](parsed)
+        texts_of = DIALECTS[parsed.path].texts
+        if texts_of is None:
+            return None
+        texts, marks_tokens = texts_of(parsed)
         chars = sum(map(len, texts))
         if chars < from_chars or chars > TEXT_CHARS_MAX or self._waiting_chars + chars > WAITING_CHARS_MAX:
             return None

@@ -300,6 +300,7 @@ def _asked(request: Request | None) -> Asked | None:
         request.start_by_s - request.arrived_s,
         request.finish_by_s - request.arrived_s,
         request.prompt_kind,
+        request.route,
     )
 
 

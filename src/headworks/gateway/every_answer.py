@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from headworks.core.tenant import Left
+from headworks.gateway.error_shapes import ANTHROPIC, OPENAI
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -23,6 +24,8 @@ class Ids:
 
     request_id: bytes
     idempotency_key: bytes
+    shape: str = OPENAI
+    """In which shape errors are written to its client (`error_shapes.py`)."""
 
 
 @dataclass(slots=True)
@@ -48,6 +51,8 @@ def own_lines(ids: Ids, waited_s: float, allowance: Allowance | None = None) -> 
     """The same as whole lines, as they are sent. The ids were checked, and everything else in them is ours."""
     wait = b"0.000" if 0.0 <= waited_s < 0.0005 else b"%.3f" % waited_s
     lines = _EVERY_ANSWER % (ids.request_id, ids.idempotency_key, wait)
+    if ids.shape == ANTHROPIC:
+        lines += _ANTHROPIC_NAME % ids.request_id
     if allowance is None:
         return lines
     if allowance.requests is not None:
@@ -67,6 +72,8 @@ def _lines(*headers: tuple[bytes, bytes]) -> bytes:
 
 
 _EVERY_ANSWER = _lines((b"X-Request-Id", b"%b"), (b"Idempotency-Key", b"%b"), (b"Queue-Wait", b"%b"))
+_ANTHROPIC_NAME = _lines((b"request-id", b"%b"))
+"""Where Anthropic's clients look for it."""
 _REQUESTS_LEFT = _lines(
     (b"x-ratelimit-limit-requests", b"%d"),
     (b"x-ratelimit-remaining-requests", b"%d"),

@@ -22,6 +22,8 @@ READ: tuple[Header, ...] = (
         "every request where tenants are configured",
         "`Bearer KEY`: who asks. The tenant comes from nowhere else.",
     ),
+    Header("x-api-key", "every request without `Authorization`", "The same key, as Anthropic's clients send it."),
+    Header("anthropic-version", "`GET /v1/models`", "That there is one has the list written as Anthropic writes it."),
     Header(
         "Headworks-Class", "a call", "The service class, if tenant and key may use it, else 403. Without it, the tenant's own."
     ),
@@ -38,6 +40,7 @@ READ: tuple[Header, ...] = (
 
 WRITTEN: tuple[Header, ...] = (
     Header("X-Request-Id", "every answer", "The client's own name if it is fit to be repeated, else one of ours."),
+    Header("request-id", "every answer of `/v1/messages` and below it", "The same, where Anthropic's clients look for it."),
     Header(
         "Idempotency-Key", "every answer to a call", "The client's key if it gave one, else the same as ours for the request."
     ),

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from hmac import compare_digest, digest
 
-BEARER = b"bearer "
+BEARER = b"Bearer "
 KEY_BYTES_MAX = 512
 """No key of ours is longer; a longer one is not even hashed."""
 HEADERS_MAX = 4_096
@@ -125,7 +125,7 @@ class Keys:
         return identity if compare_digest(known, hashed) else None
 
     def _hashed_secret(self, authorization: bytes) -> bytes:
-        secret = authorization[7:].strip() if authorization[:7].lower() == BEARER else b""
+        secret = authorization[7:].strip() if authorization[:7].lower() == BEARER.lower() else b""
         return self._hash(secret) if secret else _NOBODY
 
     def _denied(self, address: str, now_s: float) -> Denied:

@@ -42,9 +42,10 @@ if TYPE_CHECKING:
 IDLE_S = 5.0
 LATE_S = 0.0001
 """A tick that came so much after it was due is a line: what came between was handled before what was due."""
-Asked = tuple[int, int | None, int | None, int, int, bool, bool, bool, int, float, float, str]
+Asked = tuple[int, int | None, int | None, int, int, bool, bool, bool, int, float, float, str, str]
 """Prompt bytes, prompt tokens if known exactly, output tokens at most and at least, samples, streamed, assembles, key given,
-retry number, seconds from arrival to the latest start and to the latest end its client bears (null: any), kind of prompt."""
+retry number, seconds from arrival to the latest start and to the latest end its client bears (null: any), kind of prompt,
+route."""
 
 
 class Began(msgspec.Struct):

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import msgspec
 
-from headworks.core.policy import Policy
+from headworks.core.policy import Policy, PoolPolicy
 from headworks.core.types import Capacity
 from headworks.gateway.keys import Identity
+
+NEVER = "1970-01-01T00:00:00Z"
+"""When a model was made: nobody here knows."""
 
 
 class Models:
@@ -16,6 +19,8 @@ class Models:
         self._policy = policy
         self._found: dict[str, Capacity] = {}
         self._pools: dict[str, str] = {}
+        self._routes: dict[str, tuple[str, ...]] = {}
+        """By pool, those that all of its engines have; empty where one has not said."""
         self.context_tokens: int | None = None
         """The largest context any engine has told; None before."""
         self._rebuild()
@@ -47,6 +52,17 @@ class Models:
         ]
         contexts = [capacity.context_tokens for capacity in known if capacity.context_tokens]
         self.context_tokens = max(contexts, default=None)
+        self._routes = {name: _common_routes(self._told(pool)) for name, pool in self._policy.pools.items()}
+
+    def _told(self, pool: PoolPolicy) -> list[tuple[str, ...]]:
+        return [self._found[one.name].routes for one in pool.replicas if one.name in self._found]
+
+    def missing(self, pool: str, model: str, route: str) -> str:
+        """What is not there, and what is; empty where its engines have that route, or have not said which they have."""
+        routes = self._routes.get(pool)
+        if not routes or route in routes:
+            return ""
+        return f"{route} for {model[:128]}, whose engines have {', '.join(routes)}"
 
     def capacity(self, replica: str) -> Capacity | None:
         """What that engine said, or None."""
@@ -65,8 +81,19 @@ class Models:
             return None
         return self._pools.get(model) if policy.models is None or model in policy.models else None
 
-    def listing(self, identity: Identity) -> bytes:
-        """The body of GET /v1/models: only what this key may use."""
+    def listing(self, identity: Identity, anthropic: bool = False) -> bytes:
+        """The body of GET /v1/models: only what this key may use, as OpenAI writes it or as Anthropic does."""
         names = [name for name in self._pools if self.pool(name, identity) is not None]
+        if anthropic:
+            cards = [{"type": "model", "id": name, "display_name": name, "created_at": NEVER} for name in names]
+            first, last = (names[0], names[-1]) if names else (None, None)
+            return msgspec.json.encode({"data": cards, "has_more": False, "first_id": first, "last_id": last})
         rows = [{"id": name, "object": "model", "created": 0, "owned_by": "headworks"} for name in names]
         return msgspec.json.encode({"object": "list", "data": rows})
+
+
+def _common_routes(told: list[tuple[str, ...]]) -> tuple[str, ...]:
+    """Of what each engine of a pool has: what they all have, as a request may come to any of them."""
+    if not told or not all(told):
+        return ()
+    return tuple(route for route in told[0] if all(route in routes for routes in told))

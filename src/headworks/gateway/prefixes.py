@@ -20,8 +20,9 @@ def prefix_of(parsed: Parsed, pool: PoolPolicy) -> tuple[int, ...]:
     if len(pool.replicas) < 2:
         return ()
     raws = parsed.raws
-    prompt = bytes(raws.get("messages") or raws.get("prompt") or b"")
-    name = hash((parsed.model, bytes(raws.get("tools") or b"")))  # templates write tools first
+    prompt = bytes(raws.get("messages") or raws.get("prompt") or raws.get("input") or b"")
+    before = [bytes(raws.get(name) or b"") for name in ("tools", "system", "instructions")]
+    name = hash((parsed.model, *before))  # templates write these first
     names = []
     for start in range(0, min(len(prompt) - BLOCK_BYTES, BLOCK_BYTES * BLOCKS_MAX), BLOCK_BYTES):
         name = hash((name, prompt[start : start + BLOCK_BYTES]))

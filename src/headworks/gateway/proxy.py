@@ -9,7 +9,7 @@ from `runner.admit(call)` on, and `call.leave()` at the end gives it back on eve
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator
 
 from headworks.core import effects, events
 from headworks.core.policy import INFINITE_S, ClassPolicy, Policy
@@ -17,14 +17,16 @@ from headworks.core.types import Decision, Leeway, Request, RequestKey, Usage
 from headworks.engines.base import Engine
 from headworks.gateway import reply
 from headworks.gateway.answers import Answers
-from headworks.gateway.asked import REQUEST_ID, RETRY_COUNT, class_refused, ids_of, retries
+from headworks.gateway.asked import REQUEST_ID, RETRY_COUNT, class_asked, class_refused, credential, ids_of, retries
 from headworks.gateway.assembly import Assembled
 from headworks.gateway.audience import Audience
 from headworks.gateway.counting import Counting
 from headworks.gateway.deadlines import DEADLINE, READ_TIMEOUT, stamp
-from headworks.gateway.dialects import chat, completions, variants
+from headworks.gateway.dialects import variants
 from headworks.gateway.dialects.base import Fault, Limits, Parsed
+from headworks.gateway.dialects.table import DIALECTS, Dialect
 from headworks.gateway.equals import Equals, Name
+from headworks.gateway.error_shapes import OPENAI
 from headworks.gateway.event_rate import EventRate
 from headworks.gateway.every_answer import Allowance, Ids, own_lines
 from headworks.gateway.follow import EqualFollow, Follow, SharedFollow
@@ -33,23 +35,11 @@ from headworks.gateway.http.exchange import Exchange
 from headworks.gateway.keys import FAILURES_MAX, Denied, Identity, Keys
 from headworks.gateway.models import Models
 from headworks.gateway.outlet import Outlet
-from headworks.gateway.own import METHODS as OWN_METHODS
-from headworks.gateway.own import Own, is_own
+from headworks.gateway.own import Own
 from headworks.gateway.prefixes import prefix_of
 from headworks.gateway.relay import Relay
+from headworks.gateway.routes import MODELS_PATH
 from headworks.gateway.runner import Runner
-
-DIALECTS: dict[str, Callable[[bytes, Limits], Parsed | Fault]] = {
-    chat.ROUTE.path: chat.parse,
-    completions.ROUTE.path: completions.parse,
-}
-MODELS_PATH = "/v1/models"
-METHODS: dict[str, tuple[str, ...]] = {**dict.fromkeys(DIALECTS, ("POST",)), MODELS_PATH: ("GET", "HEAD")}
-
-
-def methods(path: str) -> tuple[str, ...] | None:
-    """The methods a path takes; None: there is no such path."""
-    return METHODS.get(path) or (OWN_METHODS if is_own(path) else None)
 
 
 class Proxy:
@@ -97,15 +87,16 @@ class Proxy:
         self._count += 1
         own_id = f"{self._prefix}{self._count:x}"
         headers = exchange.headers
-        ids = ids_of(headers, own_id)
-        identity = self._keys.identify(headers.get(b"authorization"), exchange.peer, exchange.received_s)
+        dialect = DIALECTS.get(exchange.path)
+        ids = ids_of(headers, own_id, OPENAI if dialect is None else dialect.shape)
+        identity = self._keys.identify(credential(headers), exchange.peer, exchange.received_s)
         if isinstance(identity, Denied):
             exchange.respond(*reply.denied(identity.reason, ids, FAILURES_MAX, identity.retry_after_s, self.wall_s()))
             return
-        if exchange.path not in DIALECTS:
+        if dialect is None:
             await self._serve_plain(exchange, identity, ids)
             return
-        service_class = self._service_class(headers, identity)
+        service_class = class_asked(headers, identity, self._policy)
         if service_class is None:
             self._fail(exchange, "forbidden", ids, subject=class_refused(headers))
             return
@@ -115,7 +106,7 @@ class Proxy:
         body = exchange.body_ready
         if body is None:
             body = await exchange.read_body()
-        call = self._call(exchange, body, own_id, ids, identity, service_class)
+        call = self._call(exchange, dialect, body, own_id, ids, identity, service_class)
         if call is None:
             return
         if self.counting is not None and call.parsed.prompt_tokens is None:
@@ -130,26 +121,15 @@ class Proxy:
     async def _serve_plain(self, exchange: Exchange, identity: Identity, ids: Ids) -> None:
         """What asks for no work."""
         if exchange.path == MODELS_PATH:
-            exchange.respond(200, [reply.JSON, (b"X-Request-Id", ids.request_id)], self._models.listing(identity))
+            listing = self._models.listing(identity, b"anthropic-version" in exchange.headers)
+            exchange.respond(200, [reply.JSON, (b"X-Request-Id", ids.request_id)], listing)
         else:
             await self._own.serve(exchange, identity.tenant, ids)
-
-    def _service_class(self, headers: Mapping[bytes, bytes], identity: Identity) -> ClassPolicy | None:
-        """The class the request names, if its tenant and its key may, or the one it means by naming none (K43)."""
-        policy, scope = self._policy.tenants[identity.tenant], identity.classes
-        wanted = headers.get(b"headworks-class")
-        if wanted is not None:
-            name = wanted.decode("latin-1")
-        elif scope is None or policy.service_class in scope:
-            return self._policy.classes[policy.service_class]
-        else:
-            name = next((name for name in scope if name in policy.classes), "")
-        allowed = name in policy.classes and (scope is None or name in scope)
-        return self._policy.classes.get(name) if allowed else None
 
     def _call(
         self,
         exchange: Exchange,
+        dialect: Dialect,
         body: bytes,
         own_id: str,
         ids: Ids,
@@ -158,7 +138,7 @@ class Proxy:
     ) -> ProxyCall | None:
         """What is asked for, until when and of which pool; None if that was answered with what is wrong with it."""
         self._limits.context_tokens = self._models.context_tokens
-        parsed = DIALECTS[exchange.path](body, self._limits)
+        parsed = dialect.parse(body, self._limits)
         if isinstance(parsed, Fault):
             self._fault(exchange, parsed, ids)
             return None
@@ -171,9 +151,8 @@ class Proxy:
                 return None
             start_by_s, finish_by_s = times.start_by_s, times.finish_by_s
         tenant = identity.tenant
-        pool = self._models.pool(parsed.model, identity)
+        pool = self._pool(exchange, dialect, parsed.model, ids, identity)
         if pool is None:
-            self._fail(exchange, "model_not_found", ids, subject=parsed.model[:128])
             return None
         key_given = ids.idempotency_key is headers.get(b"idempotency-key")
         equal = self.equals.name(tenant, parsed, service_class) if service_class.on_pressure else None
@@ -201,10 +180,21 @@ class Proxy:
             parsed.assembles,
             parsed.prompt_kind,
             self._leeway(parsed, service_class, equal) if service_class.on_pressure else None,
+            dialect.path,
         )
         if REQUEST_ID in headers and ids.request_id is headers[REQUEST_ID]:
             self._own.note(request.id, request.key, ids.request_id.decode("latin-1"))
-        return ProxyCall(self, self._runner, exchange, request, parsed, ids, service_class.idle_s, equal)
+        return ProxyCall(self, self._runner, exchange, dialect, request, parsed, ids, service_class.idle_s, equal)
+
+    def _pool(self, exchange: Exchange, dialect: Dialect, model: str, ids: Ids, identity: Identity) -> str | None:
+        """Whose engines serve that model, if they have the route; None if that was answered with what is wrong with it."""
+        pool = self._models.pool(model, identity)
+        if pool is None:
+            self._fail(exchange, "model_not_found", ids, subject=model[:128])
+        elif missing := self._models.missing(pool, model, dialect.path):
+            self._fail(exchange, "not_found", ids, subject=missing)
+            return None
+        return pool
 
     def _leeway(self, parsed: Parsed, service_class: ClassPolicy, equal: Name | None) -> Leeway | None:
         strips = any(step.action == "strip_few_shot" for step in service_class.on_pressure)
@@ -259,8 +249,9 @@ class Proxy:
         parsed = call.parsed if run.variant is None else variants.applied(call.parsed, run.variant)
         outlet: Outlet = audience
         assembled = run.watch_tokens > 0 and not parsed.stream
+        speech = call.dialect.speech
         if assembled:  # only of a stream can be seen how far it is
-            outlet = Assembled(audience)
+            outlet = Assembled(audience) if speech is None else speech.assembled(audience)
         relay = follow.relay = Relay(
             outlet,
             follow,
@@ -271,7 +262,8 @@ class Proxy:
             engine.is_busy,
             self._clock_s,
             watch_tokens=run.watch_tokens,
-            prompt_tokens=run.decision.work.prefill_tokens // (parsed.asked.n or 1),
+            prompt_tokens=run.decision.work.prefill_tokens * parsed.prompts // parsed.samples,
+            speech=speech,
         )
         body = parsed.build(run.output_tokens_max, None, assembled)
         try:
@@ -300,8 +292,8 @@ class ProxyCall:
 
     # fmt: off
     __slots__ = (
-        "_asyncio_future_blocking", "_fault", "_proxy", "_runner", "_waiter", "audience", "equal", "exchange", "idle_s",
-        "ids", "over", "parsed", "request",
+        "_asyncio_future_blocking", "_fault", "_proxy", "_runner", "_waiter", "audience", "dialect", "equal", "exchange",
+        "idle_s", "ids", "over", "parsed", "request",
     )
     # fmt: on
 
@@ -310,6 +302,7 @@ class ProxyCall:
         proxy: Proxy,
         runner: Runner,
         exchange: Exchange,
+        dialect: Dialect,
         request: Request,
         parsed: Parsed,
         ids: Ids,
@@ -319,6 +312,7 @@ class ProxyCall:
         self._proxy = proxy
         self._runner = runner
         self.exchange = exchange
+        self.dialect = dialect
         self.request = request
         self.parsed = parsed
         self.ids = ids

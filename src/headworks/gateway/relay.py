@@ -13,13 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import msgspec
-
 from headworks.core.types import Usage
 from headworks.engines.base import Passage, Upstream
 from headworks.gateway.audience import EngineHeaders
+from headworks.gateway.dialects.typed_stream import Speech, TypedStream, read_whole
 from headworks.gateway.endings import length_ending
-from headworks.gateway.engine_words import Piece, WireUsage, decode_piece
+from headworks.gateway.engine_words import WireUsage
 from headworks.gateway.event_rate import EventRate
 from headworks.gateway.event_stream import ABORTED, EventStream, error_status
 from headworks.gateway.follower import Follower
@@ -27,6 +26,8 @@ from headworks.gateway.outlet import ANSWER_BYTES_MAX, Outlet
 from headworks.gateway.reply import hint_s
 
 ANSWERED = "the engine answered"
+NOT_IMPLEMENTED = 501
+"""It has no such thing for this model: nothing was begun, and nothing failed."""
 HIDDEN_STATUSES = frozenset({401, 403, 407})
 """The engine's opinion of our own credentials is nothing a client could act on."""
 
@@ -38,7 +39,7 @@ class Relay:
     __slots__ = (
         "_aborted", "_at_once", "_audience", "_body", "_clock_s", "_events", "_follower", "_headers",
         "_include_usage_asked", "_is_busy", "_last_s", "_more", "_opening", "_over", "_prompt_tokens", "_rate",
-        "_report_at_events", "_report_every_events", "_samples", "_seen", "_size_bytes", "_started_s", "_status",
+        "_report_at_events", "_report_every_events", "_samples", "_seen", "_size_bytes", "_speech", "_started_s", "_status",
         "_stream", "_told", "_upstream", "_watch_tokens", "paused",
     )
     # fmt: on
@@ -56,6 +57,7 @@ class Relay:
         report_every_events: int = 64,
         watch_tokens: int = 0,
         prompt_tokens: int = 0,
+        speech: Speech | None = None,
     ) -> None:
         self._audience = audience
         self._follower = follower
@@ -68,6 +70,8 @@ class Relay:
         self._report_every_events = self._report_at_events = report_every_events
         self._watch_tokens = 0
         self._prompt_tokens = prompt_tokens
+        self._speech = speech
+        """How the answer is read, where that is not as chat completions are."""
         self._opening = b""
         """What came with the first token, and the prompt as estimated: an answer that is ended here is ended in such words."""
         self._upstream: Upstream | None = None
@@ -117,7 +121,9 @@ class Relay:
         if self._upstream is not None:
             self._upstream.abort()
         ending = b""
-        if self._events is not None:
+        if isinstance(self._events, TypedStream):
+            ending = self._events.ending(self._prompt_tokens, self.output_tokens)
+        elif self._events is not None:
             usage = (self._prompt_tokens, self.output_tokens) if self._include_usage_asked else None
             ending = length_ending(self._opening, self._samples, self._events.finished, usage)
         if ending:
@@ -164,7 +170,10 @@ class Relay:
         self._status = status
         self._headers = headers
         if self._stream and 200 <= status < 300 and _is_event_stream(headers):
-            self._events = EventStream(self._samples, self._include_usage_asked)
+            if self._speech is None:
+                self._events = EventStream(self._samples, self._include_usage_asked)
+            else:
+                self._events = self._speech.stream()
 
     def on_body(self, raw: bytes | None, payload: bytes) -> Passage | None:
         events = self._events
@@ -305,7 +314,7 @@ class Relay:
         if self._is_busy(status, body):
             self._told = True
             self._follower.busy(hint_s(self._headers))
-        elif status >= 500:
+        elif status >= 500 and status != NOT_IMPLEMENTED:
             self._lost(f"{ANSWERED} {status}")
         elif status < 400 or status in HIDDEN_STATUSES:
             self._audience.fail("upstream_lost")
@@ -316,18 +325,12 @@ class Relay:
 
     def _end_success(self, body: bytes) -> None:
         """A complete answer that was not a stream of events."""
-        try:
-            answer = decode_piece(body)
-        except (msgspec.DecodeError, RecursionError):
-            answer = Piece()
-        choices = answer.choices
-        for choice in choices:
-            if choice.finish_reason == ABORTED:
-                self._lost("the engine says it aborted, which is no proof that it did")
-                return
+        reason, usage = read_whole(self._speech, body)
+        if reason == ABORTED:
+            self._lost("the engine says it aborted, which is no proof that it did")
+            return
         self._audience.respond(self._status, self._headers, body)
-        reason = choices[0].finish_reason if choices else None
-        self._stopped(reason or "stop", answer.usage, None)
+        self._stopped(reason, usage, None)
 
     # what is told, once
 

@@ -17,6 +17,7 @@ import msgspec
 
 from headworks.core.reasons import REASONS, Reason
 from headworks.core.types import Decision, Forecast, Usage, Verdict
+from headworks.gateway.error_shapes import Error, written
 from headworks.gateway.every_answer import Allowance, Headers, Ids, own_headers
 from headworks.gateway.guard import Overload
 from headworks.gateway.verdicts import ShownVerdict, shown
@@ -40,13 +41,6 @@ class Answer(NamedTuple):
     body: bytes
 
 
-class _Error(msgspec.Struct):
-    message: str
-    type: str
-    param: str | None
-    code: str
-
-
 class _Explanation(msgspec.Struct):
     decision: str
     verdicts: Sequence[ShownVerdict]
@@ -56,11 +50,6 @@ class _Explanation(msgspec.Struct):
 
 class _ExplanationWithUsage(_Explanation):
     usage: Usage
-
-
-class _Body(msgspec.Struct):
-    error: _Error
-    headworks: _Explanation
 
 
 _encode = msgspec.json.Encoder().encode
@@ -77,7 +66,7 @@ def refusal(
         explanation = _ExplanationWithUsage(decision.id, verdicts, decision.forecast, decision.policy_version, usage)
     wait_s = decision.forecast.wait_s
     headers = own_headers(ids, decision.waited_s if wait_s is None else wait_s, allowance)
-    return _answer(reason, _message(reason, decision), None, explanation, headers, decision.retry_after_s, wall_s)
+    return _answer(reason, _message(reason, decision), None, explanation, ids, headers, decision.retry_after_s, wall_s)
 
 
 def failure(
@@ -99,7 +88,7 @@ def failure(
     reason = REASONS[code]
     message = _fill(reason, value, limit, unit, subject)
     explanation = _Explanation(decision or ids.request_id.decode("latin-1"), (), None, policy_version)
-    return _answer(reason, message, param, explanation, own_headers(ids, waited_s), retry_after_s, wall_s)
+    return _answer(reason, message, param, explanation, ids, own_headers(ids, waited_s), retry_after_s, wall_s)
 
 
 def denied(code: str, ids: Ids, failures_max: int, retry_after_s: float | None, wall_s: float) -> Answer:
@@ -114,20 +103,15 @@ def shed(overload: Overload, ids: Ids, wall_s: float) -> Answer:
     return failure("gateway_overloaded", ids, wall_s=wall_s, subject=subject, value=value, limit=limit, retry_after_s=again_s)
 
 
-def error_event(answer: Answer) -> bytes:
-    """The same inside a stream that has begun: one event, after which the stream is broken off."""
-    return b"data: %b\n\n" % answer.body
-
-
 def http_error(status: int, code: str, message: str, wall_s: float) -> tuple[Headers, bytes]:
     """Headers and body for what the HTTP edge refuses by itself, before anybody knows whose request it is."""
     reason = REASONS.get(code)
     headers: Headers = [JSON]
     if reason is None:  # a fault of ours
         headers.append(_NO_RETRY)
-        return headers, _encode({"error": _Error(message, "server_error", None, code)})
+        return headers, _encode({"error": Error(message, "server_error", None, code)})
     _advise(headers, reason, None, wall_s)
-    return headers, _encode({"error": _Error(message, reason.error_type, None, code)})
+    return headers, _encode({"error": Error(message, reason.error_type, None, code)})
 
 
 def hint_s(engine_headers: Sequence[tuple[bytes, bytes]]) -> float:
@@ -145,13 +129,15 @@ def _answer(
     message: str,
     param: str | None,
     explanation: _Explanation,
+    ids: Ids,
     headers: Headers,
     retry_after_s: float | None,
     wall_s: float,
 ) -> Answer:
     headers.append(JSON)
     _advise(headers, reason, retry_after_s, wall_s)
-    body = _encode(_Body(_Error(message, reason.error_type, param, reason.code), explanation))
+    error = Error(message, reason.error_type, param, reason.code)
+    body = written(ids.shape, reason.status, error, explanation, ids.request_id)
     return Answer(reason.status, headers, body)
 
 

@@ -14,6 +14,8 @@ from headworks.gateway.remedies import BLIND, GATE, NEVER, deciding, remedies, s
 from headworks.gateway.reply import number
 
 Line = dict[str, Any]
+ROUTE = 12
+"""Its place in what was asked for (`log_facts.Asked`)."""
 AT_ONCE_S = 0.0005
 WIDE_RATIO = 0.1
 """A rate known less well than this is told as such."""
@@ -55,7 +57,7 @@ def _again(before: Line, line: Line) -> str:
 
 
 def _arrival(lines: Sequence[Line]) -> Iterator[str]:
-    yield _asked(lines[0]["record"])
+    yield _asked(lines[0]["record"], _route(lines))
     decided = [line["record"]["outcome"] for line in lines if line["kind"] == "decision"]
     observed = "refuse" in decided and "admit" in decided[decided.index("refuse") :]
     others = max((line["record"]["position"] - 1 for line in lines if line["kind"] == "decision"), default=0)
@@ -66,7 +68,13 @@ def _arrival(lines: Sequence[Line]) -> Iterator[str]:
             yield from _outcome(line["utc"], line["record"])
 
 
-def _asked(record: Line) -> str:
+def _route(lines: Sequence[Line]) -> str:
+    """The path it came by, which its outcome tells."""
+    told = [asked[ROUTE] for line in lines if len(asked := line["record"].get("asked") or ()) > ROUTE]
+    return f" at {told[0]}" if told and told[0] else ""
+
+
+def _asked(record: Line, route: str) -> str:
     tenant, key = record["key"]
     work = record["work"]
     named = "" if key == record["id"] else f", key {key}"
@@ -77,7 +85,7 @@ def _asked(record: Line) -> str:
     written, most = work["output_tokens"], work.get("output_tokens_max", 0)
     output = f"{number(written)} of at most {number(most)}" if written < most else f"at most {number(written)}"
     return (
-        f"{who} asked {record['model']} for {number(work['tokens'])} tokens: "
+        f"{who} asked {record['model']}{route} for {number(work['tokens'])} tokens: "
         f"{number(work['prefill_tokens'])} to read and {output} to write{each}."
     )
 

@@ -87,7 +87,7 @@ class ContinuousBatching:
         self, execution: str, prompt_tokens: int, output_tokens: int, samples: int, names: Sequence[Hashable], now_s: float
     ) -> Submitted:
         """An id that is already inside is not refused: both run, and one abort ends both, as on the real engine."""
-        assert prompt_tokens > 0 and output_tokens > 0 and samples > 0
+        assert prompt_tokens > 0 and output_tokens >= 0 and samples > 0
         if self._pool.blocks_for(prompt_tokens + output_tokens) > self._pool.total:
             return Submitted.TOO_LONG
         queued_max = self._settings.queued_max
@@ -282,11 +282,18 @@ class ContinuousBatching:
         self._gauges = self._look()
 
     def _join(self, sequence: EngineSequence, now_s: float) -> None:
-        """The prompt is computed, and with it one token: from now on one more a step."""
-        self._prefilling.remove(sequence)
+        """The prompt is computed, and with it one token: from now on one more a step. Of an embedding that is all."""
         if sequence.generated == 0:
             self._prompt_total += sequence.prompt_tokens
             self._cached_total += sequence.cached_tokens
+        if not sequence.execution.begun:
+            sequence.execution.begun = True
+            self._outbox.append(FirstToken(sequence.execution.id, now_s))
+        if not sequence.output_tokens:
+            self._leave_batch(sequence)
+            self._leave_engine(sequence, ENDED, now_s)
+            return
+        self._prefilling.remove(sequence)
         sequence.place = DECODE
         sequence.generated += 1
         sequence.joined_step = self._steps
@@ -295,9 +302,6 @@ class ContinuousBatching:
         self._output_total += 1
         room = (sequence.private_blocks + len(sequence.named)) * self.block_tokens - sequence.computed
         self._file_need(sequence, self._steps + room + 1)
-        if not sequence.execution.begun:
-            sequence.execution.begun = True
-            self._outbox.append(FirstToken(sequence.execution.id, now_s))
         self._report(sequence, now_s)
 
     def _report(self, sequence: EngineSequence, now_s: float) -> None:

@@ -71,7 +71,7 @@ class FixedRate:
         now_s: float,
     ) -> Submitted:
         """`prefix_blocks` is of no use here: every request takes the same time."""
-        assert prompt_tokens > 0 and output_tokens > 0 and samples > 0
+        assert prompt_tokens > 0 and output_tokens >= 0 and samples > 0
         self._run_until(now_s)
         assert execution not in self._services, "an execution is submitted once"
         if samples * (prompt_tokens + output_tokens) > self.kv_tokens:
@@ -140,7 +140,8 @@ class FixedRate:
         service.began = True
         self._prompt_total += service.prompt_tokens * service.samples
         self._outbox.append(FirstToken(service.execution, at_s))
-        self._produce(service, 1, at_s)
+        if service.output_tokens:
+            self._produce(service, 1, at_s)
 
     def _produce(self, service: _Service, count: int, at_s: float) -> None:
         self._output_total += count * service.samples

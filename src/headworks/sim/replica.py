@@ -172,7 +172,7 @@ class SimReplica:
             cached_tokens=0,
             output_tokens=connection.output_tokens,
             engine_s=self._world.now_s - connection.begun_s,
-            end="length" if sending.output_tokens >= sending.output_tokens_max else "stop",
+            end="length" if 0 < sending.output_tokens_max <= sending.output_tokens else "stop",
             exact=True,
         )
         self._end(connection, usage, failed=False)

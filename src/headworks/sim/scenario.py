@@ -94,7 +94,8 @@ class TrafficScenario(BaseModel):
     """Each client of the trace is a tenant of its own, `TENANT-CLIENT`, with the limits of `tenant`."""
     prompt: dict[str, Any] = {"kind": "fixed", "tokens": 32}
     output: dict[str, Any] = {"kind": "fixed", "tokens": 64}
-    output_tokens_max: int | None = None
+    output_tokens_max: int | None = Field(default=None, ge=0)
+    """0: prompts that are only read, as embeddings are."""
     samples: int = Field(default=1, ge=1, le=128)
     bytes_per_token: float = Field(default=4.0, gt=0)
     exact_prompt: bool = False

@@ -58,7 +58,7 @@ class Source:
     temper: Temper
     samples: int = 1
     output_tokens_max: int | None = None
-    """What its requests allow; None: they say nothing and the context is the limit."""
+    """What its requests allow; None: they say nothing and the context is the limit. 0: prompts are only read (embeddings)."""
     bytes_per_token: float = 4.0
     exact_prompt: bool = False
     """Sends token ids, so that the gate knows the prompt exactly."""
@@ -310,7 +310,7 @@ class Simulation:
             prompt_tokens=planned.prompt_tokens if source.exact_prompt else None,
             output_tokens_max=source.output_tokens_max,
             samples=source.samples,
-            stream=True,
+            stream=source.output_tokens_max != 0,
             prefix=planned.prefix,
             session=None,
             retry_count=attempt.number,
@@ -375,7 +375,7 @@ class Simulation:
         return Sending(
             execution=run.execution.id,
             prompt_tokens=planned.prompt_tokens,
-            output_tokens=max(1, min(planned.output_tokens, run.output_tokens_max)),
+            output_tokens=min(max(1, planned.output_tokens), run.output_tokens_max),
             output_tokens_max=run.output_tokens_max,
             samples=1 if run.variant is not None and run.variant.drops_n else source.samples,
             prefix=planned.prefix,

@@ -16,16 +16,15 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-import msgspec
-
 from headworks.sim.batching import ContinuousBatching
 from headworks.sim.engine import ENDED, EngineModel, Finished, FirstToken, Gauges, Held, Output, Submitted, Tokens
 from headworks.sim.fixed_rate import FixedRate
 from headworks.sim.presets import FixedRateSettings
-from headworks.testing.fake.asked import Asked, Refused, busy, decode, parse, prompts_of
+from headworks.testing.fake import pages, typed
+from headworks.testing.fake.asked import Asked, Refused, busy, decode, parse
 from headworks.testing.fake.control import control
 from headworks.testing.fake.driver import Driver
-from headworks.testing.fake.exposition import Counters, damaged, exposition
+from headworks.testing.fake.exposition import Counters
 from headworks.testing.fake.generation import Generation, choices_of, refuse_inside
 from headworks.testing.fake.http import HttpConnection, HttpRequest
 from headworks.testing.fake.settings import FakeSettings, Faults
@@ -141,16 +140,24 @@ class FakeEngine:
         self.counters.responses[key] = self.counters.responses.get(key, 0) + 1
 
     def chat(self, request: HttpRequest, connection: HttpConnection) -> None:
-        self._generate(True, request, connection)
+        fields = decode(request.body, request.headers.get("content-type", ""))
+        self.generate(lambda: self.parse(True, fields), Generation, fields, request, connection)
 
     def complete(self, request: HttpRequest, connection: HttpConnection) -> None:
-        self._generate(False, request, connection)
-
-    def _generate(self, chat: bool, request: HttpRequest, connection: HttpConnection) -> None:
         fields = decode(request.body, request.headers.get("content-type", ""))
+        self.generate(lambda: self.parse(False, fields), Generation, fields, request, connection)
+
+    def generate(
+        self,
+        parse: Callable[[], Asked],
+        kind: type[Generation],
+        fields: dict[str, Any],
+        request: HttpRequest,
+        connection: HttpConnection,
+    ) -> None:
         if self.faults.core_dead or self.faults.draining:
             raise Refused(500, "cannot schedule new futures after shutdown", "InternalServerError")
-        asked = self.parse(chat, fields)
+        asked = parse()
         queued_max = self.settings.engine.queued_max
         sequences = asked.samples * len(asked.prompts)
         if self.faults.next_busy() or (queued_max is not None and self.model.inside + sequences > queued_max):
@@ -162,7 +169,7 @@ class FakeEngine:
             refuse_inside(connection, self.full(inside))
             return
         request_id = self.request_id(request, fields) or secrets.token_hex(8)
-        generation = self._generation(asked, request_id, connection)
+        generation = self._generation(kind, asked, request_id, connection)
         self._submit(generation)
         self.requests += 1
         self._count(request.path, request.method, 200)
@@ -192,9 +199,9 @@ class FakeEngine:
         """The caller's name for it, if it gave one."""
         return request.headers.get("x-request-id") or str(fields.get("request_id") or "")
 
-    def _generation(self, asked: Asked, request_id: str, connection: HttpConnection) -> Generation:
-        return Generation(
-            id=f"{'chatcmpl' if asked.chat else 'cmpl'}-{request_id}",
+    def _generation(self, kind: type[Generation], asked: Asked, request_id: str, connection: HttpConnection) -> Generation:
+        return kind(
+            id=f"{typed.PREFIXES.get(kind) or ('chatcmpl' if asked.chat else 'cmpl')}-{request_id}",
             asked=asked,
             connection=connection,
             model=self.settings.model_name,
@@ -241,7 +248,7 @@ class FakeEngine:
             touched[generation] = None
             if isinstance(output, Tokens):
                 generation.more(output.execution, output.sample, output.tokens)
-            elif isinstance(output, FirstToken):
+            elif isinstance(output, FirstToken) and generation.generates:
                 self.counters.ttft_s.observe(output.at_s - generation.submitted_s)
             elif isinstance(output, Finished):
                 self._finished(generation, output)
@@ -256,47 +263,10 @@ class FakeEngine:
         self.counters.e2e_s.observe(output.at_s - generation.submitted_s)
         for (execution, _), choice in generation.choices.items():
             if execution == output.execution:
+                choice.ended = choice.ended or choice.reason
                 self.counters.finished[choice.reason] += 1
                 self.counters.prompt_tokens.observe(choice.prompt_tokens)
                 self.counters.output_tokens.observe(choice.output_tokens)
-
-    # The small routes.
-
-    def models(self, request: HttpRequest, connection: HttpConnection) -> None:
-        card = {"id": self.settings.model_name, "object": "model", "created": int(time.time()), "owned_by": "vllm"}
-        card |= {"root": self.settings.model_name, "parent": None, "max_model_len": self.settings.context_tokens}
-        connection.respond(200, msgspec.json.encode({"object": "list", "data": [card]}))
-
-    def metrics(self, request: HttpRequest, connection: HttpConnection) -> None:
-        lines = exposition(self.model, self.gauges(), self.counters, self.settings.model_name, self.settings.context_tokens)
-        lines = damaged(lines, self.faults.dropped_series, self.faults.renamed_series)
-        connection.respond(200, ("\n".join(lines) + "\n").encode(), "text/plain; version=1.0.0; charset=utf-8")
-
-    def health(self, request: HttpRequest, connection: HttpConnection) -> None:
-        """Not a proof of life: a hung or draining engine says 200."""
-        connection.respond(503 if self.faults.core_dead else 200, b"")
-
-    def version(self, request: HttpRequest, connection: HttpConnection) -> None:
-        connection.respond(200, msgspec.json.encode({"version": self.settings.version}))
-
-    def tokenize(self, request: HttpRequest, connection: HttpConnection) -> None:
-        fields = decode(request.body, request.headers.get("content-type", ""))
-        ids = prompts_of("messages" in fields, fields)[0]
-        answer = {"count": len(ids), "max_model_len": self.settings.context_tokens, "tokens": ids, "token_strs": None}
-        connection.respond(200, msgspec.json.encode(answer))
-
-    def abort_requests(self, request: HttpRequest, connection: HttpConnection) -> None:
-        """Answers with the number of ids *sent*, known or not, before anything has stopped."""
-        ids = decode(request.body, "application/json").get("request_ids") or []
-        for generation in dict.fromkeys(self._generations.values()):
-            own = (
-                [generation.id]
-                if generation.asked.chat
-                else [f"{generation.id}-{n}" for n in range(len(generation.asked.prompts))]
-            )
-            if not ids or set(own) & set(ids):
-                generation.aborted()
-        connection.respond(200, msgspec.json.encode({"status": "aborted", "aborted": len(ids)}))
 
     # What can be broken. `fake/control.py` offers the same over HTTP.
 
@@ -386,12 +356,12 @@ class FakeEngine:
 ROUTES: dict[str, tuple[str, Handler]] = {
     "/v1/chat/completions": ("POST", FakeEngine.chat),
     "/v1/completions": ("POST", FakeEngine.complete),
-    "/v1/models": ("GET", FakeEngine.models),
-    "/metrics": ("GET", FakeEngine.metrics),
-    "/health": ("GET", FakeEngine.health),
-    "/version": ("GET", FakeEngine.version),
-    "/tokenize": ("POST", FakeEngine.tokenize),
-    "/abort_requests": ("POST", FakeEngine.abort_requests),
+    "/v1/models": ("GET", pages.models),
+    "/metrics": ("GET", pages.metrics),
+    "/health": ("GET", pages.health),
+    "/version": ("GET", pages.version),
+    **typed.ROUTES,
+    "/abort_requests": ("POST", pages.abort_requests),
 }
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ class Asked(msgspec.Struct, array_like=True, gc=False, frozen=True):
     """From its arrival to the latest start its client bears; None: any. The same for its end."""
     finish_s: float | None
     prompt_kind: str = "text"
+    route: str = ""
 
 
 class Ended(msgspec.Struct, gc=False, frozen=True):

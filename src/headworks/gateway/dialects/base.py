@@ -23,21 +23,29 @@ from headworks.gateway.dialects.fields import (
     TOKENS_RANGE_MAX,
     Fault,
     SharedFields,
+    StreamOptions,
     Unacceptable,
     invalid,
     not_allowed,
 )
 
-__all__ = ["Fault", "Limits", "Parsed", "Route", "Unacceptable", "assemble", "read"]
+__all__ = ["Fault", "Limits", "Parsed", "Route", "Unacceptable", "assemble", "few_enough", "read", "reading", "within"]
 
 SURPLUS_BYTES_MAX = 16_384
 """White space and repeated fields that may stand between the fields of a body, while they are looked at."""
 
-WRITTEN_BY_US = frozenset({"stream", "stream_options", "max_tokens", "max_completion_tokens", "min_tokens"})
-NOT_SENT = frozenset({"best_of", "use_beam_search"})
-"""Engines ignore the first (K27), and the second is refused when true."""
-LABELS = frozenset({"user", "store", "metadata", "service_tier", "safety_identifier", "prompt_cache_key", "modalities"})
-"""For OpenAI's own service: accepted, so that a client need not be changed; not sent on, and no part of the fingerprint."""
+WRITTEN_BY_US = frozenset(
+    {"stream", "stream_options", "max_tokens", "max_completion_tokens", "max_output_tokens", "min_tokens", "thinking"}
+)
+NOT_SENT = frozenset({"best_of", "use_beam_search", "background"})
+"""Engines ignore the first (K27), and the others are refused when true."""
+LABELS = frozenset(
+    {
+        *("user", "store", "metadata", "service_tier", "safety_identifier", "prompt_cache_key", "modalities"),
+        *("prompt_cache_retention", "max_tool_calls", "inference_geo"),
+    }
+)
+"""For a vendor's own service: accepted, so that a client need not be changed; not sent on, and no part of the fingerprint."""
 
 
 @dataclass(slots=True)
@@ -50,7 +58,8 @@ class Limits:
     """Sequences of one request: n × prompts."""
 
 
-AskedFields = TypeVar("AskedFields", bound=SharedFields)
+AskedFields = TypeVar("AskedFields", bound=msgspec.Struct)
+SampledFields = TypeVar("SampledFields", bound=SharedFields)
 
 
 class Route(Generic[AskedFields]):
@@ -163,7 +172,8 @@ class Parsed:
     """What a request asks for, and the body it becomes. `prompt_bytes` and `prompt_tokens` are those of one sequence."""
 
     path: str
-    asked: SharedFields
+    asked: msgspec.Struct
+    """Its route's fields, by type."""
     raws: Raws
     forwarded: bytes
     """The fields that go upstream as they came, each with its comma."""
@@ -180,25 +190,33 @@ class Parsed:
     stream: bool
     include_usage_asked: bool
     limit_key: bytes
+    """The name of its output limit, as it is written there; empty where nothing is generated."""
     assembles: bool
     """It is not streamed, and the same answer can be put together from a stream (A8)."""
     prompt_kind: str
     """What most of the prompt is made of, as far as that decides its tokens a byte."""
     prompts: int
+    stream_tail: bytes = b""
+    """What asks for a stream."""
+    tail: bytes = b""
+    """What is always said beside what the client gave."""
+    least_asked: int | None = None
+    """`min_tokens` as it was given."""
 
     def build(self, output_tokens_max: int, salt: bytes | None, streamed: bool = False) -> bytes:
         """The body we send: what the client gave, each field once, and what we decide ourselves.
 
         `streamed`: its client does not want a stream, and the engine is asked for one.
         """
-        asked, rest = self.asked, b"}"
+        rest = self.tail + b"}"
         if salt is not None:
-            rest = b',"cache_salt":"%b"}' % salt.hex().encode()
+            rest = b',"cache_salt":"%b"%b' % (salt.hex().encode(), rest)
         if self.stream or streamed:
-            options = asked.stream_options
-            rest = (_STREAM_RUNNING_USAGE if options and options.continuous_usage_stats else _STREAM) + rest
-        if asked.min_tokens is not None:
-            rest = b',"min_tokens":%d%b' % (min(asked.min_tokens, output_tokens_max), rest)
+            rest = self.stream_tail + rest
+        if self.least_asked is not None:
+            rest = b',"min_tokens":%d%b' % (min(self.least_asked, output_tokens_max), rest)
+        if not self.limit_key:
+            return b"{%b%b" % (self.forwarded[:-1], rest)
         return b"{%b%b%d%b" % (self.forwarded, self.limit_key, output_tokens_max, rest)
 
     def fingerprint(self) -> str:
@@ -212,8 +230,8 @@ _STREAM_RUNNING_USAGE = b',"stream":true,"stream_options":{"include_usage":true,
 
 
 def assemble(
-    route: Route[AskedFields],
-    asked: AskedFields,
+    route: Route[SampledFields],
+    asked: SampledFields,
     raws: Raws,
     forwarded: bytes,
     limits: Limits,
@@ -224,7 +242,7 @@ def assemble(
     second_limit: int | None = None,
     default_limit: int | None = None,
 ) -> Parsed:
-    """What every route reads the same way: how much, how often, in which form.
+    """What chat and completions read the same way: how much, how often, in which form.
 
     `second_limit` is the limit under its newer name, `default_limit` the one that leaving both out means.
     """
@@ -239,9 +257,8 @@ def assemble(
         output_tokens_max = max(output_tokens_max or 0, second_limit)
     elif output_tokens_max is None:
         output_tokens_max = default_limit
-    context_tokens = limits.context_tokens
-    if output_tokens_max is not None and context_tokens is not None and output_tokens_max > context_tokens:
-        output_tokens_max = context_tokens
+    output_tokens_max = within(output_tokens_max, limits)
+    options = asked.stream_options
     plain = prompts == 1 and asked.n is None and asked.best_of is None
     prompt_bytes = -(-prompts_bytes // prompts)
     cut = asked.truncate_prompt_tokens
@@ -257,18 +274,68 @@ def assemble(
         0 if asked.min_tokens is None and not asked.ignore_eos else _output_least(asked, output_tokens_max),
         1 if plain else _samples(asked, prompts, limits.samples_max),
         stream,
-        False if asked.stream_options is None else _usage_asked(asked, stream),
+        False if options is None else _usage_asked(options, stream),
         limit_key,
         not stream and raws.keys() <= ASSEMBLED_EXACTLY,
+        prompt_kind,
+        prompts,
+        _STREAM_RUNNING_USAGE if options is not None and options.continuous_usage_stats else _STREAM,
+        least_asked=asked.min_tokens,
+    )
+
+
+def within(output_tokens_max: int | None, limits: Limits) -> int | None:
+    """A limit is at most the context: an engine refuses more."""
+    context_tokens = limits.context_tokens
+    if output_tokens_max is not None and context_tokens is not None and output_tokens_max > context_tokens:
+        return context_tokens
+    return output_tokens_max
+
+
+def reading(
+    route: Route[AskedFields],
+    asked: AskedFields,
+    raws: Raws,
+    forwarded: bytes,
+    model: str,
+    prompts_bytes: int,
+    prompt_kind: str,
+    prompts_tokens: int | None = None,
+    prompts: int = 1,
+    cut: int | None = None,
+) -> Parsed:
+    """What generates nothing: a prompt is read, or looked at, and no token is written."""
+    size_bytes = -(-prompts_bytes // prompts)
+    tokens = None if cut is None and prompts_tokens is None else _prompt_tokens(cut, size_bytes, prompts_tokens, prompts)
+    return Parsed(
+        route.path,
+        asked,
+        raws,
+        forwarded,
+        model,
+        size_bytes,
+        tokens,
+        0,
+        0,
+        prompts,
+        False,
+        False,
+        b"",
+        False,
         prompt_kind,
         prompts,
     )
 
 
-def _usage_asked(asked: SharedFields, stream: bool) -> bool:
+def few_enough(prompts: int, limits: Limits) -> int:
+    """So many sequences of one request, or a fault."""
+    if prompts > limits.samples_max:
+        raise invalid(f"{prompts} inputs were given; {limits.samples_max} are allowed in one request.", "input")
+    return prompts
+
+
+def _usage_asked(options: StreamOptions, stream: bool) -> bool:
     """Whether the client wants the usage chunk. We ask for it in any case."""
-    options = asked.stream_options
-    assert options is not None
     if not stream:
         raise invalid("stream_options needs stream to be true.", "stream_options")
     return bool(options.include_usage or options.continuous_usage_stats)

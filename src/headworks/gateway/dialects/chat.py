@@ -49,13 +49,13 @@ def parse(body: bytes, limits: Limits) -> Parsed | Fault:
     """What is asked for, or what is wrong with it."""
     try:
         asked, raws, forwarded = read(ROUTE, body)
-        size_bytes, kind = _prompt_size(asked, raws)
+        size_bytes, kind = prompt_size(asked, raws)
         return assemble(ROUTE, asked, raws, forwarded, limits, size_bytes, kind, second_limit=asked.max_completion_tokens)
     except Unacceptable as error:
         return error.fault
 
 
-def _prompt_size(asked: ChatFields, raws: Raws) -> tuple[int, str]:
+def prompt_size(asked: ChatFields, raws: Raws) -> tuple[int, str]:
     """Bytes of everything that a template may write into the prompt, and the kind of most of it."""
     total = beyond_bytes = dense_bytes = tools_bytes = 0
     for message in asked.messages:
@@ -98,7 +98,7 @@ def without_examples(asked: ChatFields) -> list[int]:
 def size_without_examples(asked: ChatFields, raws: Raws) -> int:
     """How large its prompt is then."""
     kept = [asked.messages[index] for index in without_examples(asked)]
-    return _prompt_size(msgspec.structs.replace(asked, messages=kept), raws)[0]
+    return prompt_size(msgspec.structs.replace(asked, messages=kept), raws)[0]
 
 
 def _part_text(part: TextPart | RefusalPart) -> str:
@@ -122,18 +122,18 @@ def _tools_bytes(tools: list[OfferedTool], raw: msgspec.Raw) -> int:
     for index, tool in enumerate(tools):
         if bytes(tool.function.parameters):
             check_schema(tool.function.parameters, f"tools[{index}].function.parameters")
-    return _tools_written_bytes(raw) + TOOL_BYTES * len(tools)
+    return tools_written_bytes(raw) + TOOL_BYTES * len(tools)
 
 
-def _tools_written_bytes(raw: msgspec.Raw) -> int:
+def tools_written_bytes(raw: msgspec.Raw) -> int:
     """What a template makes of them, exactly; of very many, or of very deep ones, the most that it can be."""
     written = bytes(raw)
     lines = written.count(b",") + 2 * (written.count(b"[") + written.count(b"{"))
     most = len(written) + lines * (2 + INDENT * (NESTING_MAX + TOOL_LEVELS))
-    return most if most > WRITTEN_BYTES_MAX else len(_tools_written(raw))
+    return most if most > WRITTEN_BYTES_MAX else len(tools_written(raw))
 
 
-def _tools_written(raw: msgspec.Raw) -> bytes:
+def tools_written(raw: msgspec.Raw) -> bytes:
     return msgspec.json.format(raw, indent=INDENT)
 
 
@@ -153,7 +153,7 @@ def texts(parsed: Parsed) -> tuple[list[str], int]:
         if type(message) is Assistant:
             found += _assistant_texts(message)
     if asked.tools is not None:
-        found.append(_tools_written(parsed.raws["tools"]).decode())
+        found.append(tools_written(parsed.raws["tools"]).decode())
     if asked.response_format is not None and asked.response_format.json_schema is not None:
         found.append(bytes(asked.response_format.json_schema.schema).decode())
     return found, MESSAGE_BYTES * len(asked.messages) + TOOL_BYTES * len(asked.tools or ())

@@ -64,6 +64,15 @@ REFUSED: dict[str, str] = {
     "documents": "what a template makes of them cannot be counted; put their text into a message",
     "stream_interval": "how often an engine sends is its operator's choice",
     "use_beam_search": "n asks for several answers",
+    "background": "an answer is counted while its client waits for it",
+    "previous_response_id": "nothing is kept between requests; send the conversation itself",
+    "conversation": "nothing is kept between requests; send the conversation itself",
+    "previous_input_messages": "it reaches past everything that is checked",
+    "structured_outputs": "text.format and response_format say what form an answer has",
+    "mcp_servers": "tools are run by who asks for them",
+    "container": "tools are run by who asks for them",
+    "context_management": "nothing is kept between requests; send the conversation itself",
+    "padding": "a padded prompt costs what nobody counted",
     **dict.fromkeys(("api_base", "base_url", "host", "callback_url", "user_config"), "servers are chosen by the operator"),
 }
 """Fields that engines or other gateways know and a client may not set, and what stands in the refusal beside the name.

@@ -12,11 +12,14 @@ from typing import Any
 import msgspec
 
 from headworks.core.types import Leeway, Variant
-from headworks.gateway.dialects import chat, completions
+from headworks.gateway.dialects import chat, completions, messages, responses
 from headworks.gateway.dialects.base import Parsed, Raws, Route
 from headworks.gateway.dialects.chat_fields import ChatFields
+from headworks.gateway.dialects.fields import SharedFields
 
-ROUTES: dict[str, Route[Any]] = {route.path: route for route in (chat.ROUTE, completions.ROUTE)}
+ROUTES: dict[str, Route[Any]] = {
+    route.path: route for route in (chat.ROUTE, completions.ROUTE, messages.ROUTE, responses.ROUTE)
+}
 _MESSAGES = msgspec.json.Decoder(list[msgspec.Raw])
 
 
@@ -36,7 +39,7 @@ def applied(parsed: Parsed, variant: Variant) -> Parsed:
     if variant.model:
         model = variant.model
         raws["model"] = msgspec.Raw(msgspec.json.encode(model))
-    if variant.drops_n:
+    if variant.drops_n and isinstance(asked, SharedFields):
         asked = msgspec.structs.replace(asked, n=None)
         raws.pop("n", None)
         samples = parsed.prompts

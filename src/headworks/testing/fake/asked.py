@@ -51,6 +51,9 @@ class Asked:
     ignore_eos: bool
     output_tokens_min: int
     salt: str
+    dimensions: int = 0
+    as_base64: bool = False
+    """How an embedding is to be written."""
 
 
 def decode(body: bytes, content_type: str) -> dict[str, Any]:

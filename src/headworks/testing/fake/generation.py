@@ -71,6 +71,11 @@ class Generation:
     _head_sent: bool = False
     _events: list[bytes] = field(default_factory=list)
 
+    @property
+    def generates(self) -> bool:
+        """It is not only read."""
+        return any(self.asked.output_tokens)
+
     def executions(self) -> list[str]:
         """The model's executions, one per prompt."""
         return list(dict.fromkeys(execution for execution, _ in self.choices))

@@ -138,7 +138,8 @@ def _refused(message: str, kind: str, **more: int) -> Refused:
 
 
 LLAMA_ROUTES: dict[str, tuple[str, Handler]] = {
-    **{path: ROUTES[path] for path in ("/v1/chat/completions", "/v1/completions", "/health", "/tokenize")},
+    **{path: ROUTES[path] for path in ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages")},
+    **{path: ROUTES[path] for path in ("/v1/messages/count_tokens", "/v1/embeddings", "/health")},
     "/v1/models": ("GET", FakeLlamaServer.llama_models),
     "/props": ("GET", FakeLlamaServer.props),
     "/metrics": ("GET", FakeLlamaServer.llama_metrics),

@@ -111,7 +111,7 @@ class FakeSglang(FakeEngine):
 
 
 SGLANG_ROUTES: dict[str, tuple[str, Handler]] = {
-    **{path: ROUTES[path] for path in ("/v1/chat/completions", "/v1/completions", "/v1/models", "/health")},
+    **{path: ROUTES[path] for path in ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/models", "/health")},
     "/server_info": ("GET", FakeSglang.server_info),
     "/v1/loads": ("GET", FakeSglang.loads),
     "/abort_request": ("POST", FakeSglang.abort_request),
