@@ -75,7 +75,7 @@ def test_K05_explain_names_the_check_the_numbers_and_what_would_have_helped(caps
             await s.settled()
             assert await verb(s, "explain", "k2") == 0
             text = capsys.readouterr().out
-            assert "of tenant acme (class interactive, key k2) asked tiny for" in text
+            assert "of tenant acme (class interactive, key k2) asked tiny at /v1/chat/completions for" in text
             assert "it was refused at once: tenant acme would have 2 sequences running, and may have 1" in text
             assert "(tenant_capacity_exceeded)" in text
             assert "with 1 fewer sequence running for tenant acme, or with a limit of 2 sequences for tenant acme." in text

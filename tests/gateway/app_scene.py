@@ -23,6 +23,7 @@ from headworks.config import build
 from headworks.config.load import load_bytes
 from headworks.core.types import Reservation
 from headworks.gateway.app import App
+from headworks.gateway.decisions import paths
 from headworks.sim.presets import BatchingSettings, StepCost
 from headworks.testing.fake.settings import FakeSettings
 from headworks.testing.fake_engine import FakeEngine
@@ -89,6 +90,13 @@ class Scene:
         """What the decision log has about an id, oldest first."""
         assert self.app.log is not None
         return [{"kind": line["kind"], **line["record"]} for line in self.app.log.find(name)]
+
+    def everything(self, kind: str) -> list[dict[str, Any]]:
+        """All records of a kind in the decision log, oldest first."""
+        assert self.app.log is not None
+        self.app.log.flush()
+        lines = [json.loads(line) for path in paths(self.app.log._directory) for line in path.read_text().splitlines()]
+        return [line["record"] for line in lines if line["kind"] == kind]
 
     def outcome(self, name: str) -> dict[str, Any]:
         """The one outcome of an arrival."""

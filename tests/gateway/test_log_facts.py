@@ -59,7 +59,7 @@ def test_G2_an_outcome_says_what_was_asked_for_in_numbers(tmp_path: Path, log: D
     log.flush()
     (line,) = lines(next(tmp_path.iterdir()))
     record = line["record"]
-    assert record["asked"] == [120, None, 64, 3, 2, True, True, True, 1, None, 55.0, "text"]
+    assert record["asked"] == [120, None, 64, 3, 2, True, True, True, 1, None, 55.0, "text", ""]
     assert (record["replica"], record["marks"]) == ("llama/0", [[11.5, 48]])
     assert "secret print" not in json.dumps(line)
 

@@ -10,8 +10,9 @@ import pytest
 from headworks.core.reasons import REASONS
 from headworks.core.tenant import Left
 from headworks.core.types import Decision, Forecast, RequestKey, Usage, Verdict, Work
+from headworks.gateway.error_shapes import OPENAI, error_event
 from headworks.gateway.every_answer import Allowance, Ids, duration, kept_headers, own_headers
-from headworks.gateway.reply import Answer, denied, error_event, failure, http_error, number, refusal
+from headworks.gateway.reply import Answer, denied, failure, http_error, number, refusal
 
 IDS = Ids(b"req-1", b"key-1")
 WALL_S = 1_764_460_800.2
@@ -289,7 +290,7 @@ def test_E4_quota_tells_when_the_period_begins_anew_but_no_retry() -> None:
 
 
 def test_E4_error_inside_a_stream_is_one_event() -> None:
-    event = error_event(failure("deadline_exceeded", IDS, wall_s=0.0, limit=55.0, unit="s"))
+    event = error_event(OPENAI, failure("deadline_exceeded", IDS, wall_s=0.0, limit=55.0, unit="s").body)
     assert event.startswith(b"data: {")
     assert event.endswith(b"}\n\n")
     assert event.count(b"\n") == 2
@@ -298,7 +299,7 @@ def test_E4_error_inside_a_stream_is_one_event() -> None:
 
 
 def test_E4_text_of_a_client_cannot_break_an_event() -> None:
-    event = error_event(failure("invalid_request", IDS, wall_s=0.0, subject="bad\n\ndata: [DONE]\n\n"))
+    event = error_event(OPENAI, failure("invalid_request", IDS, wall_s=0.0, subject="bad\n\ndata: [DONE]\n\n").body)
     assert event.count(b"\n") == 2
 
 
