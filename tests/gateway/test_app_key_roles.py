@@ -13,7 +13,7 @@ import pytest
 from app_scene import ENVIRONMENT, Scene, call, chat, get, run, scene
 from key_scene import ADMIN, TENANTS, added, at_admin, bearer, keyed, peppers
 
-from headworks.gateway.proxy import METHODS
+from headworks.gateway.routes import METHODS
 from headworks.ledgers.keys import KeyStore, Wanted
 
 READS = ["/admin/snapshot", "/admin/ledger", "/admin/ledger/audit", "/admin/keys"]

@@ -45,8 +45,8 @@ def class_asked(headers: Mapping[bytes, bytes], identity: Identity, policy: Poli
     elif scope is None or tenant.service_class in scope:
         return policy.classes[tenant.service_class]
     else:
-        name = next((name for name in scope if name in policy.classes), "")
-    allowed = name in policy.classes and (scope is None or name in scope)
+        name = next((name for name in scope if name in tenant.classes), "")
+    allowed = name in tenant.classes and (scope is None or name in scope)
     return policy.classes.get(name) if allowed else None
 
 
