@@ -20,14 +20,13 @@ from typing import Any
 
 import uvicorn
 
-from headworks.config.settings import ReplicaSettings, Settings
+from headworks.config.settings import Settings
 from headworks.core import events, quota
 from headworks.core.commands import Answer
 from headworks.core.gate import Gate
 from headworks.core.policy import Policy
 from headworks.core.types import Charge, Owner, RequestKey
 from headworks.engines.base import Engine
-from headworks.engines.kinds import ENGINES
 from headworks.gateway import clock, reply, stores
 from headworks.gateway.accounts import WORKER, Accounts, Records
 from headworks.gateway.admin import admin_app
@@ -73,8 +72,7 @@ class App:
         self._utc_offset_s = clock.utc_s() - clock.now_s()
         """Fixed for this life: setting the machine's clock moves no quota's period."""
         self.gate = Gate(policy, name, secrets.token_bytes(32), boot, self._utc_offset_s)
-        self.replicas = Replicas(policy, settings, _engine)
-        self.engines = self.replicas.engines
+        self.replicas = Replicas(policy, settings)
         self.models = Models(policy)
         self.registry = Registry(self._readings)
         self.key_watch = KeyWatch(settings, policy, clock.utc_s, self._allow_labels)
@@ -186,11 +184,14 @@ class App:
             self.replicas.configured = policy
             await self._take(self.replicas.policy(), settings)
 
+    @property
+    def engines(self) -> dict[str, Engine]:
+        return self.replicas.engines
+
     async def tell_replica(self, verb: str, name: str, reason: str) -> dict[str, Any]:
         """What an operator asks of one replica: `drain`, `resume` or `withdraw`. Raises `Untold`."""
         async with self.replicas.changing:
-            self.replicas.tell(verb, name)
-            log.warning("an operator declares: %s %s: %s", verb, name, reason)
+            self.replicas.tell(verb, name, reason)
             await self._take(replace(self.replicas.policy(), number=self.policy.number + 1), self.settings)
         return self.replicas_shown().get(name, {"state": "forgotten"})
 
@@ -210,7 +211,6 @@ class App:
         computes = watches(settings, clock.now_s)
         for name in self.replicas.add_missing(settings, policy):  # the gate knows of them now, and of those it forgot
             self.runner.samplers.watch(name, computes.get(name)).start()
-        self._allow_labels()
 
     def _periods(self, policy: Policy) -> dict[str, quota.Period]:
         """The running period of each tenant that has a quota."""
@@ -307,7 +307,7 @@ class App:
         allow("class", policy.classes)
         allow("pool", policy.pools)
         allow("model", {model for pool in policy.pools.values() for model in pool.models} | self.models.names())
-        allow("replica", self.engines)
+        allow("replica", {*self.engines, *(one.name for pool in policy.pools.values() for one in pool.replicas)})
 
 
 ADDRESSES = ("listen", "admin", "ledger_url", "domain", "when_lost", "durability", "decision_log", "usage")
@@ -356,11 +356,6 @@ def _http_error(status: int, code: str, message: str) -> tuple[Headers, bytes]:
 def _log_fault(fault: BaseException) -> None:
     """A handler failed, which is our fault. Its client got a 500."""
     log.error("a request could not be served", exc_info=fault)
-
-
-def _engine(replica: ReplicaSettings) -> Engine:
-    key = replica.api_key.reveal() if replica.api_key is not None else None
-    return ENGINES[replica.engine](replica.name, replica.url, clock.now_s, key)
 
 
 def _decision_log(settings: Settings) -> DecisionLog | None:
