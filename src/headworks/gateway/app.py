@@ -66,8 +66,7 @@ class App:
         self._utc_offset_s = clock.utc_s() - clock.now_s()
         """Fixed for this life: setting the machine's clock moves no quota's period."""
         self.gate = Gate(policy, name, secrets.token_bytes(32), boot, self._utc_offset_s)
-        self.replicas = Replicas(policy, settings, parts.engine)
-        self.engines = self.replicas.engines
+        self.replicas = Replicas(policy, settings)
         self.models = Models(policy)
         self.registry = Registry(self._readings)
         self.key_watch = KeyWatch(settings, policy, clock.utc_s, self._allow_labels)
@@ -76,7 +75,9 @@ class App:
         self.log = parts.decision_log(settings)
         self.usage = parts.usage_journal(settings, policy, self._utc_offset_s)
         records = Records(self.accounts, self.log, self.usage)
-        self.runner = Runner(self.gate, self.store, self.engines, records, clock.now_s, watches(settings, clock.now_s), turns)
+        self.runner = Runner(
+            self.gate, self.store, self.replicas.engines, records, clock.now_s, watches(settings, clock.now_s), turns
+        )
         self.facts = Facts(self.log).began(name, boot, self._utc_offset_s, settings.ledger_url.partition(":")[0], policy)
         self.runner.on_fact = self._on_fact
         self.ledger = LedgerDesk(
@@ -173,11 +174,14 @@ class App:
             self.replicas.configured = policy
             await self._take(self.replicas.policy(), settings)
 
+    @property
+    def engines(self) -> dict[str, Engine]:
+        return self.replicas.engines
+
     async def tell_replica(self, verb: str, name: str, reason: str) -> dict[str, Any]:
         """What an operator asks of one replica: `drain`, `resume` or `withdraw`. Raises `Untold`."""
         async with self.replicas.changing:
-            self.replicas.tell(verb, name)
-            log.warning("an operator declares: %s %s: %s", verb, name, reason)
+            self.replicas.tell(verb, name, reason)
             await self._take(replace(self.replicas.policy(), number=self.policy.number + 1), self.settings)
         return self.replicas_shown().get(name, {"state": "forgotten"})
 
@@ -197,7 +201,6 @@ class App:
         computes = watches(settings, clock.now_s)
         for name in self.replicas.add_missing(settings, policy):  # the gate knows of them now, and of those it forgot
             self.runner.samplers.watch(name, computes.get(name)).start()
-        self._allow_labels()
 
     def _periods(self, policy: Policy) -> dict[str, quota.Period]:
         """The running period of each tenant that has a quota."""
@@ -301,7 +304,7 @@ class App:
         allow("class", policy.classes)
         allow("pool", policy.pools)
         allow("model", {model for pool in policy.pools.values() for model in pool.models} | self.models.names())
-        allow("replica", self.engines)
+        allow("replica", {*self.replicas.engines, *(one.name for pool in policy.pools.values() for one in pool.replicas)})
 
 
 ADDRESSES = ("listen", "admin", "ledger_url", "domain", "when_lost", "durability", "decision_log", "usage")

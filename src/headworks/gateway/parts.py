@@ -8,10 +8,8 @@ import resource
 from collections.abc import Callable
 from pathlib import Path
 
-from headworks.config.settings import ReplicaSettings, Settings
+from headworks.config.settings import Settings
 from headworks.core.policy import Policy
-from headworks.engines.base import Engine
-from headworks.engines.kinds import ENGINES
 from headworks.gateway import clock, reply
 from headworks.gateway.answers import Answers
 from headworks.gateway.decisions import DecisionLog
@@ -57,12 +55,6 @@ def _http_error(status: int, code: str, message: str) -> tuple[Headers, bytes]:
 def _log_fault(fault: BaseException) -> None:
     """A handler failed, which is our fault. Its client got a 500."""
     log.error("a request could not be served", exc_info=fault)
-
-
-def engine(replica: ReplicaSettings) -> Engine:
-    """The adapter of one replica."""
-    key = replica.api_key.reveal() if replica.api_key is not None else None
-    return ENGINES[replica.engine](replica.name, replica.url, clock.now_s, key)
 
 
 def decision_log(settings: Settings) -> DecisionLog | None:

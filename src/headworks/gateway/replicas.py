@@ -11,13 +11,17 @@ stopped by looking at the engine behind it, so another engine behind the same na
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import logging
 from dataclasses import replace
 from typing import Any
 
 from headworks.config.settings import ReplicaSettings, Settings
 from headworks.core.policy import Policy, PoolPolicy
 from headworks.engines.base import Engine
+from headworks.engines.kinds import ENGINES
+from headworks.gateway import clock
+
+log = logging.getLogger("headworks.gateway")
 
 SHOWN = ("state", "breaker", "leaves", "withdrawn", "empty", "requests", "tokens", "unproved", "sample_age_s")
 """What is shown of a replica where replicas are listed."""
@@ -31,13 +35,12 @@ class Untold(Exception):
 class Replicas:
     """One gateway's engines by name, and what it was told about them."""
 
-    def __init__(self, policy: Policy, settings: Settings, make: Callable[[ReplicaSettings], Engine]) -> None:
+    def __init__(self, policy: Policy, settings: Settings) -> None:
         self.configured = policy
         """As the configuration has it."""
         self.changing = asyncio.Lock()
         """Held by whoever changes it, or tells something beside it."""
-        self._make = make
-        self.engines: dict[str, Engine] = {one.name: make(one) for one in settings.replicas}
+        self.engines: dict[str, Engine] = {one.name: _engine(one) for one in settings.replicas}
         """Those that may be looked at or sent to, withdrawn ones until they are forgotten."""
         self._addresses = {one.name: _address(one) for one in settings.replicas}
         self._told: dict[str, str] = {}
@@ -69,14 +72,14 @@ class Replicas:
         named = {one.name for pool in policy.pools.values() for one in pool.replicas}
         missing = [one for one in settings.replicas if one.name in named and one.name not in self.engines]
         for one in missing:
-            self.engines[one.name] = self._make(one)
+            self.engines[one.name] = _engine(one)
             self._addresses[one.name] = _address(one)
         return [one.name for one in missing]
 
     # by an operator
 
-    def tell(self, verb: str, name: str) -> None:
-        """Note what an operator asks for. Raises `Untold`."""
+    def tell(self, verb: str, name: str, reason: str) -> None:
+        """Note what an operator asks for, and why. Raises `Untold`."""
         pools = self.configured.pools
         pool = next((pool for pool in pools.values() if any(one.name == name for one in pool.replicas)), None)
         if pool is None or pool.spill is not None:
@@ -86,11 +89,13 @@ class Replicas:
             if self._told.pop(name, None) is None:
                 drains = any(one.name == name and one.drains for one in pool.replicas)
                 raise Untold(f"{name} drains by the configuration." if drains else f"{name} was not told to drain.")
+            log.warning("an operator declares: %s %s: %s", verb, name, reason)
             return
         if verb == WITHDRAW and all(one.name == name or self._told.get(one.name) == WITHDRAW for one in pool.replicas):
             raise Untold(
                 f"{name} is the last replica of its pool: it can be drained, and withdrawn with its pool by a restart."
             )
+        log.warning("an operator declares: %s %s: %s", verb, name, reason)
         self._told[name] = verb
 
     def shown(self, snapshot: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -100,6 +105,11 @@ class Replicas:
             for pool_name, pool in snapshot["pools"].items()
             for name, one in pool["replicas"].items()
         }
+
+
+def _engine(replica: ReplicaSettings) -> Engine:
+    key = replica.api_key.reveal() if replica.api_key is not None else None
+    return ENGINES[replica.engine](replica.name, replica.url, clock.now_s, key)
 
 
 def _address(replica: ReplicaSettings) -> tuple[object, ...]:
