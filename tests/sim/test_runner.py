@@ -8,7 +8,7 @@ from sim_values import decision
 
 from headworks.core.commands import Heartbeat
 from headworks.core.effects import Abort, Alarm, Ask, Attach, Effect, Observe, Outcome, Run, WakeAt, Watch
-from headworks.core.events import Arrived, Drain, Event, FirstByte, LedgerAnswered, Progressed, ReplicaSampled, Tick
+from headworks.core.events import Drain, Event, FirstByte, LedgerAnswered, Progressed, ReplicaSampled, Tick
 from headworks.core.types import Decision, Execution, Owner
 from headworks.sim.batching import ContinuousBatching
 from headworks.sim.campaign import small_world
@@ -195,7 +195,7 @@ def test_K17_a_killed_runner_handles_nothing_more_and_its_engine_connections_are
     handled = len(script.told)
     assert script.times_s(FirstByte) == [0.01]
     runner.kill()
-    runner.tell(Arrived(None))  # type: ignore[arg-type]
+    runner.tell(Drain(0.0))
     world.run(5.0)
     assert len(script.told) == handled
     assert clients.saw == [("first_byte", "r1")]
