@@ -6,9 +6,12 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from headworks.core.calibration import Calibration
+from headworks.core.disciplines import Discipline
+from headworks.core.forecast import wait_of
 from headworks.core.life import CHARGED_HERE, QUEUED, Life
 from headworks.core.pool import Pool
 from headworks.core.pressure import Pressure
+from headworks.core.queue import WaitingLine
 from headworks.core.quota import Quota
 from headworks.core.replica import Replica
 
@@ -73,7 +76,7 @@ def _pool(desk: Desk, pool: Pool, now_s: float) -> dict[str, Any]:
     states = Counter(life.state for life in desk.runs.values() if life.request.pool == pool.name)
     return {
         "queue": {
-            f"{service_class}/{tenant}": {"requests": line.requests, "tokens": line.tokens}
+            f"{service_class}/{tenant}": _line(pool, line, desk.disciplines[pool.name], now_s)
             for (service_class, tenant), line in pool.queue.lines.items()
         },
         "queued_requests": pool.queue.requests,
@@ -98,6 +101,17 @@ def _pool(desk: Desk, pool: Pool, now_s: float) -> dict[str, Any]:
     }
 
 
+def _line(pool: Pool, line: WaitingLine, discipline: Discipline, now_s: float) -> dict[str, Any]:
+    """One flow that waits: how long its head has, and what a newcomer to it would wait, by the forecast that decides."""
+    head = line.first()
+    return {
+        "requests": line.requests,
+        "tokens": line.tokens,
+        "head_waited_s": now_s - head.request.arrived_s,
+        "wait_s": wait_of(pool, discipline.ahead(head.lane), now_s),
+    }
+
+
 def _pressure(pressure: Pressure) -> dict[str, Any]:
     """As weighed at the last look at one of the pool's engines."""
     return {
@@ -115,12 +129,14 @@ def _pressure(pressure: Pressure) -> dict[str, Any]:
 
 
 def _replica(replica: Replica, now_s: float) -> dict[str, Any]:
-    sample = replica.sample
+    sample, capacity = replica.sample, replica.capacity
     return {
         "state": replica.state(now_s),
         "leaves": replica.leaves,
         "withdrawn": replica.is_withdrawn,
         "empty": replica.is_empty,
+        "evidence": list(capacity.evidence) if capacity else [],
+        "tokens_limit": replica.tokens_max,
         "breaker": replica.breaker.state(now_s),
         "breaker_transitions": dict(replica.breaker.transitions),
         "tokens": replica.tokens,

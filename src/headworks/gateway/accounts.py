@@ -18,8 +18,8 @@ WORKER = "0"
 UNWANTED = frozenset({"cancelled", "failed", "expired"})
 WAITING_MAX = 64
 """Records that are counted together: a label is looked up once for all that share it."""
-LATEST_MAX = 32
-"""Decisions that are kept for whoever looks: the newest of each counting."""
+LATEST_MAX = 24
+"""Decisions of each outcome that are kept for whoever looks: a flood of one kind leaves the others to be seen."""
 
 Name = tuple[str | bool, ...]
 
@@ -36,8 +36,8 @@ class Accounts:
         self.alarms: dict[str, int] = {}
         """By name. They have no metric of their own: each one has a metric or a record that shows the matter itself."""
         self.goodput = LastMinute()
-        self.latest: deque[Decision] = deque(maxlen=LATEST_MAX)
-        """Up to the last counting, newest last."""
+        self._latest: dict[str, deque[Decision]] = {}
+        """By outcome, up to the last counting."""
 
     def decision(self, decision: Decision) -> None:
         """A decision was made, at arrival or after waiting."""
@@ -56,6 +56,12 @@ class Accounts:
         name = replica, outcome
         self._attempts[name] = self._attempts.get(name, 0) + 1
 
+    def latest(self) -> list[Decision]:
+        """The newest of each outcome, newest last."""
+        self._count()
+        found = [decision for kept in self._latest.values() for decision in kept]
+        return sorted(found, key=lambda decision: decision.decided_s)
+
     # counting
 
     def _count(self) -> None:
@@ -63,7 +69,6 @@ class Accounts:
         decisions, self._decisions = self._decisions, []
         outcomes, self._outcomes = self._outcomes, []
         attempts, self._attempts = self._attempts, {}
-        self.latest.extend(decisions[-LATEST_MAX:])
         decided: dict[Name, list[Decision]] = {}
         for one in decisions:
             decided.setdefault((one.key.tenant, one.service_class, one.model, one.outcome, one.reason), []).append(one)
@@ -83,6 +88,10 @@ class Accounts:
         one, counter, histogram = decisions[0], self._registry.counter, self._registry.histogram
         tenant, service_class = one.key.tenant, one.service_class
         counter("decisions_total", tenant, service_class, one.model, one.outcome, one.reason).add(len(decisions))
+        latest = self._latest.get(one.outcome)
+        if latest is None:
+            latest = self._latest[one.outcome] = deque(maxlen=LATEST_MAX)
+        latest.extend(decisions[-LATEST_MAX:])
         waits_s = [wait_s for decision in decisions if (wait_s := decision.forecast.wait_s) is not None]
         if waits_s:
             histogram("wait_predicted_seconds", service_class).observe_all(waits_s)

@@ -17,7 +17,10 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from headworks.gateway.admin_keys import Guard, guard, json_body, key_routes, refused
+from headworks.gateway.dashboard.routes import dashboard_routes
+from headworks.gateway.feed import VIEWERS_MAX, Feed, FeedResponse
 from headworks.gateway.key_watch import KeyWatch
+from headworks.gateway.looks import KEPT_MAX, Looks
 from headworks.gateway.metrics import CONTENT_TYPE
 from headworks.gateway.replicas import VERBS, Untold
 from headworks.ledgers.errors import LedgerError
@@ -25,8 +28,9 @@ from headworks.ledgers.errors import LedgerError
 ID_CHARACTERS_MAX = 256
 SUBJECTS = {"release": "execution", "withdraw": "replica"}
 """What an operator may declare about the ledger, and of what."""
-
-Plain = Callable[[], Any]
+VERSION_DIGITS_MAX = 18
+RETRY_S = 5.0
+NOT_STORED = {"Cache-Control": "no-store"}
 
 
 class ReplicaAnswers(Protocol):
@@ -53,10 +57,10 @@ def admin_app(
     *,
     obstacles: Callable[[], Sequence[str]],
     metrics: Callable[[], bytes],
-    snapshot: Plain,
+    looks: Looks,
+    feed: Feed,
     ledger: LedgerAnswers,
     explain: Callable[[str], dict[str, Any]],
-    state: Plain,
     admin_key: str | None,
     keys: KeyWatch | None = None,
     replicas: ReplicaAnswers | None = None,
@@ -64,7 +68,6 @@ def admin_app(
     """`obstacles`: what keeps the gateway from taking work, one sentence each; none means ready.
 
     `explain`: the records of the decision log with an id and their story. It reads files, so it is called in a thread.
-    `state`: what `headworks top` shows, in totals since the start: whoever looks twice has rates.
     """
 
     async def livez(_: Request) -> Response:
@@ -77,15 +80,9 @@ def admin_app(
     async def exposition(_: Request) -> Response:
         return Response(metrics(), media_type=CONTENT_TYPE)
 
-    async def show_snapshot(_: Request) -> Response:
-        return _json(snapshot())
-
     async def show_explanation(request: Request) -> Response:
         found = await run_in_threadpool(explain, request.path_params["name"][:ID_CHARACTERS_MAX])
         return _json(found, 200 if found["records"] else 404)
-
-    async def show_state(_: Request) -> Response:
-        return _json(state())
 
     guarded = guard(admin_key, keys)
     return Starlette(
@@ -93,14 +90,40 @@ def admin_app(
             Route("/livez", livez),
             Route("/readyz", readyz),
             Route("/metrics", exposition),
-            Route("/admin/snapshot", guarded(show_snapshot)),
+            *_look_routes(looks, feed, guarded),
             *_ledger_routes(ledger, guarded),
             Route("/admin/explain/{name}", guarded(show_explanation)),
             *(key_routes(keys, guarded) if keys is not None else ()),
             *(_replica_routes(replicas, guarded) if replicas is not None else ()),
-            Route("/admin/state", guarded(show_state)),
+            *dashboard_routes(),
         ]
     )
+
+
+def _look_routes(looks: Looks, feed: Feed, guarded: Guard) -> list[Route]:
+    """What there is: once, or as it changes. Both are the same looks."""
+
+    async def snapshot(request: Request) -> Response:
+        asked = request.query_params.get("version")
+        if asked is None:
+            return Response(looks.look()[1], media_type="application/json", headers=NOT_STORED)
+        found = looks.kept(int(asked)) if asked.isascii() and asked.isdecimal() and len(asked) <= VERSION_DIGITS_MAX else None
+        if found is None:
+            return refused(404, "not_found", f"Only the last {KEPT_MAX} looks are kept, by the number of their version.")
+        return Response(found, media_type="application/json", headers=NOT_STORED)
+
+    async def watch(request: Request) -> Response:
+        if request.method == "HEAD":
+            return Response(media_type="text/event-stream", headers=NOT_STORED)
+        if not feed.has_room:
+            return refused(503, "gateway_overloaded", f"{VIEWERS_MAX} watch already; /admin/snapshot has the same.", RETRY_S)
+        return FeedResponse(feed, request.state.still_opens)
+
+    return [
+        Route("/admin/snapshot", guarded(snapshot)),
+        Route("/admin/state", guarded(snapshot)),  # the name it had before
+        Route("/admin/feed", guarded(watch)),
+    ]
 
 
 def _ledger_routes(ledger: LedgerAnswers, guarded: Guard) -> list[Route]:

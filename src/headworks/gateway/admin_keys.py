@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable
+from functools import partial
 from hmac import compare_digest
 from typing import Protocol
 
@@ -33,18 +34,28 @@ class Guard(Protocol):
 
 
 def guard(admin_key: str | None, stored: KeyWatch | None, clock_s: Callable[[], float] = clock.now_s) -> Guard:
-    """Let in whoever has the configured admin key, or a stored one. Wrong ones are slowed down by address."""
+    """Let in whoever has the configured admin key, or a stored one. Wrong ones are slowed down by address.
+
+    An answer that goes on asks `request.state.still_opens` again: a key may be revoked meanwhile.
+    """
     wanted = None if admin_key is None else f"Bearer {admin_key}".encode()
     failures = Failures()
 
+    def is_open() -> bool:
+        return wanted is None and (stored is None or not stored.admin_exists)
+
+    def opens(given: bytes) -> bool:
+        if is_open() or (wanted is not None and compare_digest(given, wanted)):
+            return True
+        return stored is not None and stored.keys.opens_admin(given)
+
     def guarded(endpoint: Endpoint, *, writes: bool = False) -> Endpoint:
         async def checked(request: Request) -> Response:
-            if wanted is None and (stored is None or not stored.admin_exists):
-                return refused(403, "forbidden", NO_ADMIN_KEY) if writes else await endpoint(request)
+            if writes and is_open():
+                return refused(403, "forbidden", NO_ADMIN_KEY)
             given = request.headers.get("authorization", "").encode("latin-1", "replace")
-            if wanted is not None and compare_digest(given, wanted):
-                return await endpoint(request)
-            if stored is not None and stored.keys.opens_admin(given):
+            if opens(given):
+                request.state.still_opens = partial(opens, given)
                 return await endpoint(request)
             wait_s = failures.failed(request.client.host if request.client else "", clock_s())
             if wait_s is not None:

@@ -6,19 +6,15 @@ Read this first: it is the whole list of what there is. A path picks a dialect i
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
 import logging
 import os
 import resource
 import secrets
-import socket
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
-import uvicorn
 
 from headworks.config.settings import ReplicaSettings, Settings
 from headworks.core import events, quota
@@ -31,6 +27,7 @@ from headworks.engines.kinds import ENGINES
 from headworks.gateway import clock, reply, stores
 from headworks.gateway.accounts import WORKER, Accounts, Records
 from headworks.gateway.admin import admin_app
+from headworks.gateway.admin_server import admin_server, admin_socket
 from headworks.gateway.answers import Answers
 from headworks.gateway.compute_watch import watches
 from headworks.gateway.counting import Counting
@@ -39,12 +36,14 @@ from headworks.gateway.equals import Equals
 from headworks.gateway.every_answer import Headers
 from headworks.gateway.explanations import Explanations
 from headworks.gateway.guard import Guard
+from headworks.gateway.feed import Feed
 from headworks.gateway.http.limits import EdgeLimits
 from headworks.gateway.http.listen import listen_on_port
 from headworks.gateway.http.server import Server
 from headworks.gateway.key_watch import KeyWatch
 from headworks.gateway.ledger_desk import LedgerDesk
 from headworks.gateway.log_facts import Facts
+from headworks.gateway.looks import Looks
 from headworks.gateway.metrics import Reading, Registry
 from headworks.gateway.models import Models
 from headworks.gateway.own import Own
@@ -93,6 +92,8 @@ class App:
         self.standing = Standing(
             self.snapshot, self.gate.estimates, self.registry, self.accounts, records.troubles, clock.now_s, clock.utc_s
         )
+        self.looks = Looks(self._look)
+        self.feed = Feed(self.looks.look)
         self.counting = Counting(settings.tokenizers) if settings.tokenizers else None
         self.explanations = Explanations(self.log.find if self.log is not None else None)
         self.guard = Guard(settings.guard, clock.now_s, _rss_bytes, records.loop_lag)
@@ -118,7 +119,7 @@ class App:
             error_body=_http_error,
             on_fault=_log_fault,
         )
-        self._admin = _admin_server(self._admin_app())
+        self._admin = admin_server(self._admin_app())
         self._admin_task: asyncio.Task[None] | None = None
         self._draining = False
         self._epoch = ""
@@ -136,7 +137,7 @@ class App:
         self.guard.start()
         self.key_watch.start()
         self.address = await self._listen()
-        listening = socket.create_server((self.settings.admin.host, self.settings.admin.port), reuse_port=False)
+        listening = admin_socket(self.settings.admin.host, self.settings.admin.port)
         self.admin_address = listening.getsockname()
         self._admin_task = asyncio.create_task(self._admin.serve(sockets=[listening]))
         gc.collect()
@@ -158,6 +159,7 @@ class App:
         await self.runner.close()
         self.guard.close()
         self.key_watch.close()
+        self.feed.close()
         self._admin.should_exit = True
         if self._admin_task is not None:
             await self._admin_task
@@ -256,10 +258,10 @@ class App:
         return admin_app(
             obstacles=self.obstacles,
             metrics=self.registry.render,
-            snapshot=self.snapshot,
+            looks=self.looks,
+            feed=self.feed,
             ledger=self.ledger,
             explain=self.explanations.of,
-            state=lambda: self.standing.state(self.policy),
             admin_key=key.reveal() if key is not None else None,
             keys=self.key_watch,
             replicas=self,
@@ -268,10 +270,17 @@ class App:
     def _usage(self, tenant: str) -> dict[str, Any]:
         return self.standing.own(self.policy, tenant)
 
+    def _look(self) -> dict[str, Any]:
+        """Everything there is to see of it now."""
+        state = self.standing.state(self.policy, self.ledger.charged(), self.store.now_ms())
+        return {**state, "obstacles": self._obstacles(state)}
+
     def obstacles(self) -> list[str]:
         """What keeps this gateway from taking work."""
+        return self._obstacles(self.snapshot())
+
+    def _obstacles(self, snapshot: dict[str, Any]) -> list[str]:
         found = ["This gateway is draining."] if self._draining else []
-        snapshot = self.snapshot()
         if not snapshot["open"]:
             found.append("The ledger does not answer, or has not yet.")
         for name, pool in snapshot["pools"].items():
@@ -315,19 +324,6 @@ REMEMBERED = ("remember_s", "replay_bytes_max", "replay_total_bytes_max")
 """Settings of what is kept for a repeated key."""
 LOADED = ("tokenizers",)
 """Files that are read at the start: too large to be read while requests wait."""
-
-
-class _AdminServer(uvicorn.Server):
-    """Leaves signals alone: this process drains on them, and the admin port is there until it has."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
-def _admin_server(app: Any) -> _AdminServer:
-    settings = uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off", timeout_graceful_shutdown=1)
-    return _AdminServer(settings)
 
 
 def _answers(settings: Settings) -> Answers:

@@ -1,17 +1,17 @@
-"""How things stand, in plain values: for the admin port's `/admin/state`, and for a tenant that asks about itself (F12).
+"""How things stand, in plain values: for the admin port's `/admin/snapshot`, and for a tenant that asks about itself (F12).
 
 What runs and waits is the gate's own snapshot. What has been is read from the metrics, as totals since this process began:
-whoever wants a rate looks twice. Nothing is counted here, so looking costs requests nothing.
+rates are what was added between two looks (`looks.py`). Nothing is counted here, so looking costs requests nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from headworks.core.policy import ClassPolicy, Policy, TenantPolicy
 from headworks.core.reasons import REASONS
-from headworks.core.types import Decision
+from headworks.core.types import Decision, Reservation
 from headworks.gateway.accounts import Accounts
 from headworks.gateway.clock import UtcStamp
 from headworks.gateway.metrics import Registry
@@ -19,8 +19,8 @@ from headworks.gateway.metrics_table import METRICS
 
 TTFT_BOUNDS_S = METRICS["ttft_seconds"].buckets
 TOKEN_KINDS = ("prompt", "cached", "output", "reserved", "wasted")
+OUTCOMES = ("admit", "queue", "refuse")
 NOT_RUN = frozenset({"refused", "expired"})
-SHOWN_DECISIONS_MAX = 16
 SHOWN_TENANTS_MAX = 200
 NOTHING_HELD = {"tokens": 0}
 
@@ -47,21 +47,26 @@ class Standing:
         self._wall_s = wall_s
         self._since = UtcStamp().text(wall_s())
 
-    def state(self, policy: Policy) -> dict[str, Any]:
-        """Everything `headworks top` shows."""
+    def state(self, policy: Policy, records: Sequence[Reservation] = (), now_ms: int = 0) -> dict[str, Any]:
+        """The gate's snapshot and everything that is known beside it. `records`: what the ledger holds charged."""
         snapshot, now_s = self._snapshot(None), self._clock_s()
-        self._registry.before_look()  # what waits to be counted is among the latest then
-        latest = list(self._accounts.latest)[-SHOWN_DECISIONS_MAX:]
+        tokens = _by(self._registry.counted("tokens_total"), 3)
+        decided = _by(self._registry.counted("decisions_total"), 3)
+        orphans = orphans_of(records, now_ms)
         return {
+            **snapshot,
             "at_s": now_s,
             "utc": UtcStamp().text(self._wall_s()),
-            **{name: snapshot[name] for name in ("gateway", "boot", "mode", "policy_version", "ledger_available")},
-            "pools": snapshot["pools"],
+            "since": self._since,
+            "pools": {name: _pool(pool, orphans.get(name, NO_ORPHANS)) for name, pool in snapshot["pools"].items()},
             "tenants": self._tenants(policy, snapshot),
-            "classes": _classes(self._registry, policy, None),
+            "classes": _waiting_too(_classes(self._registry, policy, None), snapshot),
             "ttft_bounds_s": TTFT_BOUNDS_S,
+            "tokens": {f"{kind}_total": tokens.get((kind,), 0) for kind in TOKEN_KINDS},
+            "decided": {outcome: {"total": decided.get((outcome,), 0)} for outcome in OUTCOMES},
+            "refusals": _refusals(self._registry.counted("requests_total")),
             "troubles": self.troubles(),
-            "decisions": [self._shown(decision, now_s) for decision in latest],
+            "decisions": [self._shown(decision, now_s) for decision in self._accounts.latest()],
         }
 
     def _tenants(self, policy: Policy, snapshot: dict[str, Any]) -> dict[str, Any]:
@@ -77,6 +82,7 @@ class Standing:
         return {
             name: {
                 **_use(held.get(name), waiting.get(name, (0, 0))),
+                "quota": held[name]["quota"] if name in held else None,
                 "tokens_max": policy.tenants[name].active_tokens_max,
                 "requests_max": policy.tenants[name].active_requests_max,
                 "admitted_total": decided.get((name, "admit"), 0),
@@ -134,6 +140,65 @@ def _waiting(snapshot: dict[str, Any]) -> dict[str, tuple[int, int]]:
             requests, tokens = found.get(tenant, (0, 0))
             found[tenant] = requests + line["requests"], tokens + line["tokens"]
     return found
+
+
+def _waiting_too(classes: dict[str, dict[str, Any]], snapshot: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """With what waits of each, over all pools."""
+    for row in classes.values():
+        row["queued_requests"] = row["queued_tokens"] = 0
+    for pool in snapshot["pools"].values():
+        for flow, line in pool["queue"].items():
+            row = classes.get(flow.partition("/")[0])  # type: ignore[assignment]
+            if row is not None:  # else it was taken out by a reload, and some of it waits still
+                row["queued_requests"] += line["requests"]
+                row["queued_tokens"] += line["tokens"]
+    return classes
+
+
+def _pool(pool: dict[str, Any], orphans: dict[str, Any]) -> dict[str, Any]:
+    """With its engines together: their own figures are sums, memory is the fullest's."""
+    replicas = list(pool["replicas"].values())
+    ratios = [one["kv_used_ratio"] for one in replicas if one["kv_used_ratio"] is not None]
+    engines = {
+        "all": len(replicas),
+        "ready": sum(one["state"] == "ready" for one in replicas),
+        "running": _known_sum([one["running"] for one in replicas]),
+        "waiting": _known_sum([one["waiting"] for one in replicas]),
+        "kv_used_ratio": max(ratios, default=None),
+    }
+    return {**pool, "engines": engines, "orphans": orphans}
+
+
+def _known_sum(values: list[int | None]) -> int | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
+
+
+def orphans_of(records: Sequence[Reservation], now_ms: int) -> dict[str, dict[str, Any]]:
+    """By pool: work that is charged and that nobody watches any more, until it is proved to have stopped."""
+    found: dict[str, dict[str, Any]] = {}
+    for record in records:
+        if record.state != "ORPHANED":
+            continue
+        for scope, unit, amount in record.charges:
+            if unit == "tokens" and scope.startswith("pool:"):
+                row = found.setdefault(scope.removeprefix("pool:"), dict(NO_ORPHANS))
+                row["requests"] += 1
+                row["tokens"] += amount
+                row["oldest_s"] = max(row["oldest_s"] or 0.0, (now_ms - record.reserved_ms) / 1000)
+    return found
+
+
+NO_ORPHANS: dict[str, Any] = {"requests": 0, "tokens": 0, "oldest_s": None}
+
+
+def _refusals(requests: dict[tuple[str, ...], float]) -> dict[str, dict[str, Any]]:
+    """Requests that did not run, by reason; those most frequent so far first."""
+    totals: dict[str, int] = {}
+    for (_, _, _, outcome, reason, _), count in requests.items():
+        if outcome in NOT_RUN:
+            totals[reason] = totals.get(reason, 0) + round(count)
+    return {reason: {"total": total} for reason, total in sorted(totals.items(), key=lambda pair: (-pair[1], pair[0]))}
 
 
 def _tightness(tokens: dict[str, int], models: dict[str, dict[str, int | None]]) -> dict[str, float | None]:

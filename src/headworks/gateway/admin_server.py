@@ -1,0 +1,34 @@
+"""The server of the admin port: uvicorn, on a socket of ours."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import uvicorn
+
+UNTAKEN_MS_MAX = 30_000
+"""A connection whose other side takes nothing of what it is sent is closed by the system after so long."""
+
+
+class AdminServer(uvicorn.Server):
+    """Leaves signals alone: this process drains on them, and the admin port is there until it has."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def admin_server(app: Any) -> AdminServer:
+    settings = uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off", timeout_graceful_shutdown=1)
+    return AdminServer(settings)
+
+
+def admin_socket(host: str, port: int) -> socket.socket:
+    """Listening. Connections have its options: a viewer that is stuck would else hold what is on its way to him for hours."""
+    listening = socket.create_server((host, port), reuse_port=False)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNTAKEN_MS_MAX)
+    return listening
