@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -10,6 +12,9 @@ from starlette.testclient import TestClient
 
 from headworks.core.types import Usage
 from headworks.gateway.admin import admin_app
+from headworks.gateway.dashboard.routes import dashboard_routes
+from headworks.gateway.feed import Feed
+from headworks.gateway.looks import Looks
 from headworks.gateway.metrics import Registry
 from headworks.ledgers.errors import LedgerError
 
@@ -35,6 +40,14 @@ class SaidLedger:
         return {"outcome": "ok"}
 
 
+EMPTY: dict[str, Any] = {
+    "at_s": 1.5,
+    "ttft_bounds_s": [],
+    **{section: {} for section in ("tenants", "classes", "decided", "refusals")},
+    "tokens": {"output_total": 0, "wasted_total": 0},
+}
+
+
 def client(admin_key: str | None = None, **answers: Any) -> TestClient:
     registry = Registry(list)
     registry.allow("pool", ["llama"])
@@ -42,12 +55,12 @@ def client(admin_key: str | None = None, **answers: Any) -> TestClient:
     given: dict[str, Any] = {
         "obstacles": list,
         "metrics": registry.render,
-        "snapshot": lambda: {"pools": {"llama": {"tokens": 5}}, "wait_s": float("inf")},
+        "looks": Looks(lambda: {**deepcopy(EMPTY), "pools": {"llama": {"tokens": 5}}, "wait_s": float("inf")}),
         "ledger": SaidLedger(),
         "explain": lambda name: {"id": name, "story": ["It was."] * (name == "d1"), "records": [{"id": name}] * (name == "d1")},
-        "state": lambda: {"at_s": 1.5, "pools": {}},
     }
-    return TestClient(admin_app(**(given | answers), admin_key=admin_key))
+    given |= answers
+    return TestClient(admin_app(**{"feed": Feed(given["looks"].look)} | given, admin_key=admin_key))
 
 
 def test_F12_alive_is_alive() -> None:
@@ -70,7 +83,8 @@ def test_F12_metrics_are_prometheus_text() -> None:
 
 def test_F12_plain_values_and_our_types_become_json() -> None:
     answer = client()
-    assert answer.get("/admin/snapshot").json() == {"pools": {"llama": {"tokens": 5}}, "wait_s": None}
+    shown = answer.get("/admin/snapshot").json()
+    assert (shown["pools"], shown["wait_s"]) == ({"llama": {"tokens": 5}}, None)
     assert answer.get("/admin/ledger").json()[0]["output_tokens"] == 2
     assert answer.get("/admin/ledger/audit").json() == {"holds": True, "differences": []}
     answer = client(ledger=SaidLedger("pool llama tokens: counter 5, parts 4"))
@@ -103,8 +117,37 @@ def test_F12_explain_finds_or_says_404() -> None:
     assert len(client().get("/admin/explain/" + "x" * 300).json()["id"]) == 256
 
 
-def test_F9_state_is_plain_values() -> None:
-    assert client().get("/admin/state").json() == {"at_s": 1.5, "pools": {}}
+def test_F9_a_snapshot_has_a_version_by_which_it_can_be_had_again() -> None:
+    answer = client()
+    first = answer.get("/admin/snapshot")
+    assert first.headers["cache-control"] == "no-store"
+    assert (first.json()["version"], answer.get("/admin/state").json()["version"]) == (1, 2)
+    assert answer.get("/admin/snapshot?version=1").content == first.content
+    for version in ("3", "0", "-1", "x", "", "1.0", "١", "9" * 5_000):
+        refused = answer.get("/admin/snapshot", params={"version": version})
+        assert (refused.status_code, refused.json()["error"]["code"]) == (404, "not_found"), version
+
+
+def test_F9_the_page_is_open_and_brings_nothing_from_elsewhere_and_no_figure() -> None:
+    answer = client(admin_key="secret", looks=Looks(_nobody_looks))
+    names = {route.path for route in dashboard_routes()}
+    assert names >= {"/dashboard", "/dashboard/page.css", "/dashboard/page.js"}
+    for name in names:
+        shown = answer.get(name)
+        assert shown.status_code == 200, name
+        policy = shown.headers["content-security-policy"]
+        assert "default-src 'none'; script-src 'self'; style-src 'self'" in policy and "unsafe" not in policy
+        assert (shown.headers["x-content-type-options"], shown.headers["referrer-policy"]) == ("nosniff", "no-referrer")
+        assert answer.get(name, headers={"If-None-Match": shown.headers["etag"]}).status_code == 304
+        assert re.findall(r"https?://(?!www\.w3\.org/2000/svg)", shown.text) == []
+    page = answer.get("/dashboard").text
+    assert re.findall(r"<script(?![^>]* src=)|<style| style=| on[a-z]+=", page) == []
+    parts = re.findall(r'(?:href|src)="([^"#]+)"', page)
+    assert {f"/{part}" for part in parts} <= names
+
+
+def _nobody_looks() -> dict[str, Any]:
+    raise AssertionError("the page itself has no figures")
 
 
 PATHS = ["/admin/snapshot", "/admin/ledger", "/admin/ledger/audit", "/admin/explain/d1", "/admin/state"]

@@ -11,6 +11,7 @@ const WRITTEN = {
   rate: (value) => (value < 100 ? value.toFixed(1) : whole.format(value)),
   times: (value) => value.toFixed(2),
   seconds: (value) => `${value.toFixed(value < 10 ? 2 : value < 100 ? 1 : 0)} s`,
+  waited: (value) => (value < 0.005 ? NOTHING : WRITTEN.seconds(value)),
   milliseconds: (value) => `${(1000 * value).toFixed(1)} ms`,
   clock: (value) => value.slice(11, 19),
   list: (value) => (value.length ? value.join(" ") : NOTHING),

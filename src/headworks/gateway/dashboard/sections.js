@@ -160,7 +160,7 @@ export function queue(section) {
       nameColumn("pool", (key) => places.get(key)[1]),
       { label: "waiting", kind: "count", place: of("requests") },
       { label: "tokens", kind: "count", place: of("tokens") },
-      { label: "head waits since", kind: "seconds", place: of("head_waited_s") },
+      { label: "head has waited", kind: "seconds", place: of("head_waited_s") },
       { label: "a newcomer would wait", kind: "seconds", place: of("wait_s") },
     ],
   });
@@ -222,17 +222,17 @@ export function engines(section, history) {
     caption: "Engines: whether they serve, what proves that their work has stopped, and what they hold",
     history,
     columns: [
-      nameColumn("engine", (key) => JSON.parse(key)[1]),
+      { ...nameColumn("engine", (key) => JSON.parse(key)[1]), align: "word number" },
       { label: "state", align: "word", draw: (cell, key) => pill(cell, of("state")(key)) },
       { label: "breaker", align: "word", draw: (cell, key) => pill(cell, of("breaker")(key)) },
-      { label: "can prove a stop by", kind: "list", place: of("evidence") },
+      { label: "stop evidence", kind: "list", align: "word number", place: of("evidence") },
       { label: "unproved", kind: "count", place: of("unproved") },
       { label: "running", kind: "count", place: of("running"), also: { before: "of", kind: "count", place: of("limit_running") } },
       { label: "waiting inside", kind: "count", place: of("waiting") },
       { label: "memory", kind: "ratio", place: of("kv_used_ratio") },
       { label: "step", kind: "milliseconds", place: of("step_s") },
       { label: "seen", kind: "seconds", place: of("sample_age_s") },
-      { label: "memory in use", spark: (key) => ({ line: of("kv_used_ratio")(key), most: 1 }) },
+      { label: "", spark: (key) => ({ line: of("kv_used_ratio")(key), most: 1 }) },
     ],
   });
   return (look) => {

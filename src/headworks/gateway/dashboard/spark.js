@@ -4,6 +4,7 @@
 import { at } from "./figures.js";
 
 const SPAN_S = 180;
+const SPAN_S_MIN = 45;
 const POINTS_MAX = 400;
 const GAP_S = 4;
 const WIDTH = 120;
@@ -13,6 +14,7 @@ const SVG = "http://www.w3.org/2000/svg";
 /** What was seen of the places that are drawn, by place. */
 export class History {
   #points = new Map();
+  #began_s = null;
 
   /** From now on this place is remembered. */
   follow(place) {
@@ -26,6 +28,7 @@ export class History {
   }
 
   add(look) {
+    this.#began_s ??= look.at_s;
     for (const { place, points } of this.#points.values()) {
       const value = at(look, place);
       points.push([look.at_s, typeof value === "number" ? value : null]);
@@ -37,8 +40,14 @@ export class History {
     return this.#points.get(key)?.points ?? [];
   }
 
+  /** The width of all pictures: as long as has been looked, and three minutes at most. */
+  span_s(look) {
+    return Math.min(SPAN_S, Math.max(SPAN_S_MIN, look.at_s - this.#began_s));
+  }
+
   /** Another process of the gateway counts time from elsewhere. */
   clear() {
+    this.#began_s = null;
     for (const one of this.#points.values()) one.points = [];
   }
 }
@@ -76,7 +85,8 @@ export class Spark {
     const limit = this.limit ? at(look, this.limit) : this.most;
     const all = [...points, ...behind].map((point) => point[1] ?? 0);
     const top = Math.max(limit ?? 0, ...all) * 1.06 || 1;
-    const scale = { end_s: look.at_s, top };
+    const scale = { end_s: look.at_s, top, span_s: this.history.span_s(look) };
+    this.svg.classList.toggle("still", !points.some((point) => point[1]));
     this.parts.curve.setAttribute("d", runs(points, scale).map(curve).join(""));
     this.parts.area.setAttribute("d", runs(points, scale).map(area).join(""));
     this.parts.behind.setAttribute("d", runs(behind, scale).map(curve).join(""));
@@ -88,7 +98,7 @@ export class Spark {
 }
 
 /** Points in places, cut where nobody looked or nobody knew. */
-function runs(points, { end_s, top }) {
+function runs(points, { end_s, top, span_s }) {
   const found = [];
   let run = [];
   let before = null;
@@ -100,13 +110,13 @@ function runs(points, { end_s, top }) {
       continue;
     }
     if (!run.length) found.push(run);
-    run.push([x(at_s, end_s), y(value, top)]);
+    run.push([x(end_s - at_s, span_s), y(value, top)]);
   }
   return found;
 }
 
-function x(at_s, end_s) {
-  return round(WIDTH - 1.5 - ((end_s - at_s) / SPAN_S) * WIDTH);
+function x(ago_s, span_s) {
+  return round((WIDTH - 1.5) * (1 - ago_s / span_s));
 }
 
 function y(value, top) {

@@ -52,13 +52,12 @@ export function decisions(section, story) {
   const index = new Map();
   const of = (field) => (key) => ["decisions", index.get(key), field];
   const columns = [
-    { label: "UTC", kind: "clock", place: of("utc"), align: "word" },
-    { label: "tenant", align: "word", draw: (cell, key) => text(cell, of("tenant"), key) },
-    { label: "class", align: "word", draw: (cell, key) => text(cell, of("class"), key) },
+    { label: "UTC", kind: "clock", place: of("utc"), align: "word number" },
+    { label: "tenant and class", align: "word", draw: (cell, key) => asker(cell, key, of) },
     { label: "decided", align: "word", draw: (cell, key) => decided(cell, key, of) },
     { label: "tokens", kind: "count", place: of("tokens") },
-    { label: "waited", kind: "seconds", place: of("waited_s") },
-    { label: "story", align: "word", draw: (cell, key) => void cell.append(opener(key, story)) },
+    { label: "waited", kind: "waited", place: of("waited_s") },
+    { label: "story", align: "word number", draw: (cell, key) => void cell.append(opener(key, story)) },
   ];
   const frame = element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "The last decisions" });
   section.append(frame);
@@ -79,16 +78,21 @@ export function decisions(section, story) {
   };
 }
 
-function text(cell, place, key) {
-  const name = named("");
-  cell.append(name);
-  return (look) => put(name, look, place(key), "text");
+function asker(cell, key, of) {
+  const tenant = named("");
+  const service = named("");
+  cell.append(element("span", {}, tenant, " ", element("span", { class: "soft" }, service)));
+  return (look) => {
+    put(tenant, look, of("tenant")(key), "text");
+    put(service, look, of("class")(key), "text");
+  };
 }
 
 function decided(cell, key, of) {
   const [, outcome] = JSON.parse(key);
   const reason = element("span", { class: "reason" });
-  cell.append(element("span", { class: "pill", "data-tone": TONES[outcome] ?? "bad" }, SAID[outcome] ?? outcome), " ", reason);
+  const pill = element("span", { class: "pill", "data-tone": TONES[outcome] ?? "bad" }, SAID[outcome] ?? outcome);
+  cell.append(element("span", {}, pill, " ", reason));
   return (look) => {
     put(reason, look, of("reason")(key), "words");
     reason.hidden = reason.textContent === "–";

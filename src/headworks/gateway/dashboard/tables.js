@@ -1,7 +1,7 @@
 // Tables whose rows stay the same elements while their figures change, so that focus, selection and a reading screen reader
 // stay where they are. On a narrow screen each row becomes a small card (page.css): the roles keep it a table all the same.
 
-import { element, named, put } from "./figures.js";
+import { element, named, NOTHING, put } from "./figures.js";
 import { Spark } from "./spark.js";
 
 /**
@@ -95,10 +95,12 @@ function figure(cell, column, key) {
   if (!column.also) return (look) => put(first, look, column.place(key), column.kind);
   const { before, place, kind } = column.also;
   const second = element("span");
-  cell.append(element("span", { class: "soft" }, ` ${before} `, second));
+  const rest = element("span", { class: "soft" }, ` ${before} `, second);
+  cell.append(rest);
   return (look) => {
     put(first, look, column.place(key), column.kind);
     put(second, look, place(key), kind);
+    rest.hidden = second.textContent === NOTHING;
   };
 }
 
