@@ -3,7 +3,7 @@
 
 const KEY = "headworks-admin-key";
 const SILENT_MS = 3000;
-const GIVE_UP_MS = 8000;
+const GIVE_UP_MS = 6000;
 const BACK_OFF_MS = [500, 1000, 2000, 4000, 8000];
 const HIDDEN_MS = 60000;
 const LOCKED = new Set([401, 403]);

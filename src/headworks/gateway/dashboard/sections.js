@@ -222,7 +222,7 @@ export function engines(section, history) {
     caption: "Engines: whether they serve, what proves that their work has stopped, and what they hold",
     history,
     columns: [
-      { ...nameColumn("engine", (key) => JSON.parse(key)[1]), align: "word number" },
+      nameColumn("engine", (key) => JSON.parse(key)[1]),
       { label: "state", align: "word", draw: (cell, key) => pill(cell, of("state")(key)) },
       { label: "breaker", align: "word", draw: (cell, key) => pill(cell, of("breaker")(key)) },
       { label: "stop evidence", kind: "list", align: "word number", place: of("evidence") },
@@ -232,7 +232,7 @@ export function engines(section, history) {
       { label: "memory", kind: "ratio", place: of("kv_used_ratio") },
       { label: "step", kind: "milliseconds", place: of("step_s") },
       { label: "seen", kind: "seconds", place: of("sample_age_s") },
-      { label: "", spark: (key) => ({ line: of("kv_used_ratio")(key), most: 1 }) },
+      { label: "memory lately", spark: (key) => ({ line: of("kv_used_ratio")(key), most: 1 }) },
     ],
   });
   return (look) => {

@@ -64,17 +64,24 @@ export function decisions(section, story) {
   const table = new Table(frame, { caption: "The last decisions, newest first", nothing: "None of these yet.", columns });
   const held = section.querySelector(".held");
   const isHeld = () => frame.matches(":hover") || (frame.contains(document.activeElement) && document.activeElement !== frame);
-  const wanted = filters(section);
-  let shown = null;
-  return (look) => {
-    held.hidden = !isHeld() || shown !== wanted.outcome;
-    if (!held.hidden) return;
-    shown = wanted.outcome;
+  let wanted = "";
+  let newest = null;
+  const show = (look) => {
     index.clear();
     look.decisions.forEach((one, number) => {
-      if (!shown || one.outcome === shown) index.set(JSON.stringify([one.id, one.outcome]), number);
+      if (!wanted || one.outcome === wanted) index.set(JSON.stringify([one.id, one.outcome]), number);
     });
     table.show(look, [...index.keys()].reverse());
+  };
+  filters(section, (outcome) => {
+    wanted = outcome;
+    if (newest) show(newest);
+  });
+  return (look) => {
+    held.hidden = !isHeld();
+    if (!held.hidden) return;
+    newest = look;
+    show(look);
   };
 }
 
@@ -107,14 +114,12 @@ function opener(key, story) {
 }
 
 /** Which decisions are shown. */
-function filters(section) {
-  const wanted = { outcome: "" };
+function filters(section, choose) {
   const buttons = section.querySelectorAll(".filters button");
   for (const button of buttons) {
     button.addEventListener("click", () => {
-      wanted.outcome = button.dataset.outcome;
       for (const one of buttons) one.setAttribute("aria-pressed", String(one === button));
+      choose(button.dataset.outcome);
     });
   }
-  return wanted;
 }
