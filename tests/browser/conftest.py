@@ -85,8 +85,7 @@ def stage() -> Iterator[Stage]:
 
 async def _built(stack: contextlib.AsyncExitStack, runner: asyncio.Runner) -> Stage:
     playwright = await stack.enter_async_context(async_playwright())
-    own = playwright.chromium.executable_path
-    found = os.environ.get("HEADWORKS_BROWSER") or (own if os.path.exists(own) else None) or _on_the_path()
+    found = _found(playwright.chromium.executable_path)
     if found is None:
         pytest.skip(NO_BROWSER)
     try:
@@ -100,8 +99,10 @@ async def _built(stack: contextlib.AsyncExitStack, runner: asyncio.Runner) -> St
     return Stage(runner, browser, built)
 
 
-def _on_the_path() -> str | None:
-    return next((path for name in NAMES if (path := shutil.which(name))), None)
+def _found(own: str) -> str | None:
+    """The one that is named, or playwright's own, or the system's."""
+    named = os.environ.get("HEADWORKS_BROWSER")
+    return named or next((path for name in (own, *NAMES) if (path := shutil.which(name))), None)
 
 
 async def busy(s: Scene) -> list[Any]:

@@ -13,7 +13,8 @@ READ = """() => ({
   loose: (() => {
     const found = [], walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
     for (let node = walk.nextNode(); node; node = walk.nextNode())
-      if (/[0-9]/.test(node.data) && !node.parentElement.closest("[data-of], [data-name], [role=columnheader], noscript, script")) found.push(node.data);
+      if (/[0-9]/.test(node.data) && !node.parentElement.closest(
+          "[data-of], [data-name], [role=columnheader], noscript, script")) found.push(node.data);
     return found;
   })(),
 })"""

@@ -129,7 +129,7 @@ def _line(now: Moment) -> str:
 
 def _one_of_them(front: Front) -> Iterator[str]:
     """What headworks answers a tenant that asks about one of its requests: a refused one, else one that had to wait."""
-    decided = httpx.get(f"{front.admin}/admin/state", timeout=ASK_S_MAX).json()["decisions"]
+    decided = httpx.get(f"{front.admin}/admin/snapshot", timeout=ASK_S_MAX).json()["decisions"]
     for outcome in ("refuse", "admit"):
         for decision in decided:
             if decision["outcome"] == outcome and decision["tenant"] in front.keys and decision["waited_s"] >= 0.1:

@@ -1,21 +1,15 @@
-"""What `headworks top` shows, from two looks at `/admin/state`: amounts now, and rates between the looks.
+"""What `headworks top` shows, of one look at `/admin/snapshot`: the same figures as the page of the admin port.
 
-The gateway gives totals since its start; a rate is what was added between two looks over the time between them. The 95th
-percentile of first tokens is read from a histogram's buckets in the same way, and is as fine as they are. Where nothing
-happened between the looks, a figure is None: nothing seen is not zero.
+Amounts, rates and percentiles are the gateway's own (`gateway/looks.py`); here they are only put into rows. Where nothing
+happened lately a figure is None: nothing seen is not zero.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-
-LOOKS_MAX = 600
-PERCENTILE_RATIO = 0.95
 
 
 class StateError(ValueError):
@@ -26,9 +20,42 @@ class ReplicaState(msgspec.Struct):
     """One engine, as far as it is shown."""
 
     state: str
+    breaker: str = ""
+    evidence: list[str] = []
+    unproved: int = 0
+    running: int | None = None
+    limit_running: int | None = None
+    waiting: int | None = None
+    kv_used_ratio: float | None = None
+    step_s: float | None = None
+    sample_age_s: float | None = None
+
+
+class LineState(msgspec.Struct):
+    """What one tenant has waiting in one class."""
+
+    requests: int
+    tokens: int
+    head_waited_s: float
+    wait_s: float | None = None
+
+
+class EnginesState(msgspec.Struct):
+    """The engines of a pool together."""
+
+    all: int
+    ready: int
     running: int | None = None
     waiting: int | None = None
     kv_used_ratio: float | None = None
+
+
+class OrphansState(msgspec.Struct):
+    """Work nobody watches that is charged still."""
+
+    requests: int = 0
+    tokens: int = 0
+    oldest_s: float | None = None
 
 
 class PoolState(msgspec.Struct):
@@ -42,6 +69,9 @@ class PoolState(msgspec.Struct):
     requests_limit: int
     drain_tokens_per_s: float | None
     replicas: dict[str, ReplicaState]
+    queue: dict[str, LineState]
+    engines: EnginesState
+    orphans: OrphansState
 
 
 class TenantState(msgspec.Struct):
@@ -52,8 +82,8 @@ class TenantState(msgspec.Struct):
     requests: int
     requests_max: int | None
     queued_requests: int
-    admitted_total: int
-    refused_total: int
+    admitted_per_s: float | None = None
+    refused_per_s: float | None = None
     reserved_over_used_ratio: float | None = None
     covered_ratio: float | None = None
 
@@ -62,11 +92,27 @@ class ClassState(msgspec.Struct):
     """One class."""
 
     promises: dict[str, float | None]
-    arrivals_total: int
-    refused_total: int
-    refused_for_own_limits_total: int
-    good_total: int
-    ttft_counts: list[int]
+    queued_requests: int = 0
+    arrivals_per_s: float | None = None
+    refused_per_s: float | None = None
+    good_per_s: float | None = None
+    good_lately_ratio: float | None = None
+    ttft_p95_s: float | None = None
+
+
+class Counted(msgspec.Struct):
+    """How often something was, since the gateway began and of late."""
+
+    total: int = 0
+    per_s: float | None = None
+
+
+class TokensState(msgspec.Struct):
+    """Tokens written for somebody, and for nobody."""
+
+    output_per_s: float | None = None
+    wasted_per_s: float | None = None
+    wasted_ratio: float | None = None
 
 
 class Decided(msgspec.Struct):
@@ -85,20 +131,37 @@ class Decided(msgspec.Struct):
 class State(msgspec.Struct):
     """One look."""
 
-    at_s: float
+    version: int
+    span_s: float
+    """Rates are over this time."""
     utc: str
     gateway: str
-    boot: str
     mode: str
     policy_version: str
     ledger_available: bool
     pools: dict[str, PoolState]
     tenants: dict[str, TenantState]
     classes: dict[str, ClassState]
-    ttft_bounds_s: list[float]
+    decided: dict[str, Counted]
+    refusals: dict[str, Counted]
+    tokens: TokensState
     decisions: list[Decided]
+    obstacles: list[str] = []
+    """What keeps it from taking work."""
     troubles: list[str] = []
     """What could not be written down."""
+
+
+@dataclass(slots=True)
+class FlowRow:
+    """What comes and goes, over all pools."""
+
+    admitted_per_s: float | None
+    queued_per_s: float | None
+    refused_per_s: float | None
+    output_tokens_per_s: float | None
+    wasted_tokens_per_s: float | None
+    wasted_ratio: float | None
 
 
 @dataclass(slots=True)
@@ -118,6 +181,36 @@ class PoolRow:
     engine_waiting: int | None
     kv_used_ratio: float | None
     drain_tokens_per_s: float | None
+    orphans: int
+    orphan_tokens: int
+    orphan_oldest_s: float | None
+
+
+@dataclass(slots=True)
+class ClassRow:
+    """One class lately. Goodput: arrivals that were kept every promise, of those not refused for their tenant's limits."""
+
+    service_class: str
+    arrivals_per_s: float | None
+    refused_per_s: float | None
+    good_per_s: float | None
+    good_ratio: float | None
+    ttft_p95_s: float | None
+    ttft_promise_s: float | None
+    waiting: int
+
+
+@dataclass(slots=True)
+class LineRow:
+    """What waits: how long its first has, and what a newcomer to it would wait."""
+
+    service_class: str
+    tenant: str
+    pool: str
+    waiting: int
+    waiting_tokens: int
+    head_waited_s: float
+    wait_s: float | None
 
 
 @dataclass(slots=True)
@@ -139,81 +232,94 @@ class TenantRow:
 
 
 @dataclass(slots=True)
-class ClassRow:
-    """One class lately. Goodput: arrivals that were kept every promise, of those not refused for their tenant's limits."""
+class EngineRow:
+    """One engine: whether it serves, what can prove that its work has stopped, and what it holds."""
 
-    service_class: str
-    arrivals_per_s: float | None
-    refused_per_s: float | None
-    good_per_s: float | None
-    good_ratio: float | None
-    ttft_p95_s: float | None
-    ttft_promise_s: float | None
+    engine: str
+    state: str
+    breaker: str
+    evidence: list[str]
+    unproved: int
+    running: int | None
+    running_max: int | None
+    waiting: int | None
+    kv_used_ratio: float | None
+    step_s: float | None
+    sample_age_s: float | None
+
+
+@dataclass(slots=True)
+class RefusalRow:
+    """Requests that did not run, for one reason."""
+
+    reason: str
+    per_s: float | None
+    total: int
 
 
 @dataclass(slots=True)
 class Figures:
     """One screen."""
 
+    version: int
     utc: str
     gateway: str
     mode: str
     policy_version: str
     ledger_available: bool
     span_s: float
-    """Between the two looks: rates are over this time."""
+    flow: FlowRow
     pools: list[PoolRow]
-    tenants: list[TenantRow]
     classes: list[ClassRow]
+    queue: list[LineRow]
+    tenants: list[TenantRow]
+    engines: list[EngineRow]
+    refusals: list[RefusalRow]
     decisions: list[Decided]
     troubles: list[str]
+    """What is wrong, a sentence each."""
 
 
 def state_of(value: Any) -> State:
-    """A decoded answer of `/admin/state`, checked. Raises `StateError`."""
+    """A decoded answer of `/admin/snapshot`, checked. Raises `StateError`."""
     try:
         return msgspec.convert(value, State)
     except msgspec.ValidationError as error:
         raise StateError(f"what the admin port says is not understood ({error}); is it a headworks of this version?") from None
 
 
-class Looks:
-    """The looks of the last `window_s`. Another boot of the gateway counts from nothing, so older looks are dropped then."""
-
-    def __init__(self, window_s: float) -> None:
-        self._window_s = window_s
-        self._looks: deque[State] = deque(maxlen=LOOKS_MAX)
-
-    def add(self, state: State) -> Figures:
-        """What to show now."""
-        if self._looks and self._looks[-1].boot != state.boot:
-            self._looks.clear()
-        self._looks.append(state)
-        while len(self._looks) > 2 and state.at_s - self._looks[1].at_s >= self._window_s:
-            self._looks.popleft()
-        return figures(self._looks[0], state)
-
-
-def figures(before: State, now: State) -> Figures:
-    """Amounts now, rates since `before`."""
-    span_s = now.at_s - before.at_s
+def figures(now: State) -> Figures:
+    """A look as rows."""
+    lines = [_line(name, flow, line) for name, pool in now.pools.items() for flow, line in pool.queue.items()]
+    lines.sort(key=lambda row: (-row.waiting_tokens, row.pool, row.service_class, row.tenant))
     return Figures(
+        now.version,
         now.utc,
         now.gateway,
         now.mode,
         now.policy_version,
         now.ledger_available,
-        span_s,
+        now.span_s,
+        _flow(now),
         [_pool(name, pool) for name, pool in now.pools.items()],
-        [_tenant(name, before.tenants.get(name), tenant, span_s) for name, tenant in now.tenants.items()],
-        [_class(name, before.classes.get(name), one, span_s, now.ttft_bounds_s) for name, one in now.classes.items()],
+        [_class(name, one) for name, one in now.classes.items()],
+        lines,
+        [_tenant(name, tenant) for name, tenant in now.tenants.items()],
+        [_engine(name, replica) for pool in now.pools.values() for name, replica in pool.replicas.items()],
+        [RefusalRow(reason, one.per_s, one.total) for reason, one in now.refusals.items()],
         now.decisions,
-        now.troubles,
+        [*now.obstacles, *now.troubles],
     )
 
 
+def _flow(now: State) -> FlowRow:
+    admitted, queued, refused = (now.decided.get(outcome, Counted()) for outcome in ("admit", "queue", "refuse"))
+    tokens = now.tokens
+    wasted = tokens.wasted_per_s, tokens.wasted_ratio
+    return FlowRow(admitted.per_s, queued.per_s, refused.per_s, tokens.output_per_s, *wasted)
+
+
 def _pool(name: str, pool: PoolState) -> PoolRow:
-    replicas = list(pool.replicas.values())
     return PoolRow(
         pool=name,
         running=pool.requests,
@@ -222,16 +328,37 @@ def _pool(name: str, pool: PoolState) -> PoolRow:
         reserved_tokens_max=pool.tokens_limit,
         waiting=pool.queued_requests,
         waiting_tokens=pool.queued_tokens,
-        engines_ready=sum(replica.state == "ready" for replica in replicas),
-        engines=len(replicas),
-        engine_running=_known_sum([replica.running for replica in replicas]),
-        engine_waiting=_known_sum([replica.waiting for replica in replicas]),
-        kv_used_ratio=max((r.kv_used_ratio for r in replicas if r.kv_used_ratio is not None), default=None),
+        engines_ready=pool.engines.ready,
+        engines=pool.engines.all,
+        engine_running=pool.engines.running,
+        engine_waiting=pool.engines.waiting,
+        kv_used_ratio=pool.engines.kv_used_ratio,
         drain_tokens_per_s=pool.drain_tokens_per_s,
+        orphans=pool.orphans.requests,
+        orphan_tokens=pool.orphans.tokens,
+        orphan_oldest_s=pool.orphans.oldest_s,
     )
 
 
-def _tenant(name: str, before: TenantState | None, now: TenantState, span_s: float) -> TenantRow:
+def _class(name: str, now: ClassState) -> ClassRow:
+    return ClassRow(
+        service_class=name,
+        arrivals_per_s=now.arrivals_per_s,
+        refused_per_s=now.refused_per_s,
+        good_per_s=now.good_per_s,
+        good_ratio=now.good_lately_ratio,
+        ttft_p95_s=now.ttft_p95_s,
+        ttft_promise_s=now.promises.get("ttft_s"),
+        waiting=now.queued_requests,
+    )
+
+
+def _line(pool: str, flow: str, line: LineState) -> LineRow:
+    service_class, _, tenant = flow.partition("/")
+    return LineRow(service_class, tenant, pool, line.requests, line.tokens, line.head_waited_s, line.wait_s)
+
+
+def _tenant(name: str, now: TenantState) -> TenantRow:
     return TenantRow(
         tenant=name,
         tokens=now.tokens,
@@ -239,45 +366,24 @@ def _tenant(name: str, before: TenantState | None, now: TenantState, span_s: flo
         running=now.requests,
         running_max=now.requests_max,
         waiting=now.queued_requests,
-        admitted_per_s=_rate(before.admitted_total if before else 0, now.admitted_total, span_s),
-        refused_per_s=_rate(before.refused_total if before else 0, now.refused_total, span_s),
+        admitted_per_s=now.admitted_per_s,
+        refused_per_s=now.refused_per_s,
         reserved_over_used_ratio=now.reserved_over_used_ratio,
         covered_ratio=now.covered_ratio,
     )
 
 
-def _class(name: str, before: ClassState | None, now: ClassState, span_s: float, bounds_s: Sequence[float]) -> ClassRow:
-    was = before or ClassState({}, 0, 0, 0, 0, [0] * len(now.ttft_counts))
-    counted = (now.arrivals_total - now.refused_for_own_limits_total) - (was.arrivals_total - was.refused_for_own_limits_total)
-    seen = [later - earlier for later, earlier in zip(now.ttft_counts, was.ttft_counts, strict=True)]
-    return ClassRow(
-        service_class=name,
-        arrivals_per_s=_rate(was.arrivals_total, now.arrivals_total, span_s),
-        refused_per_s=_rate(was.refused_total, now.refused_total, span_s),
-        good_per_s=_rate(was.good_total, now.good_total, span_s),
-        good_ratio=(now.good_total - was.good_total) / counted if counted > 0 else None,
-        ttft_p95_s=quantile_s(bounds_s, seen, PERCENTILE_RATIO),
-        ttft_promise_s=now.promises.get("ttft_s"),
+def _engine(name: str, now: ReplicaState) -> EngineRow:
+    return EngineRow(
+        engine=name,
+        state=now.state,
+        breaker=now.breaker,
+        evidence=now.evidence,
+        unproved=now.unproved,
+        running=now.running,
+        running_max=now.limit_running,
+        waiting=now.waiting,
+        kv_used_ratio=now.kv_used_ratio,
+        step_s=now.step_s,
+        sample_age_s=now.sample_age_s,
     )
-
-
-def quantile_s(bounds_s: Sequence[float], counts: Sequence[int], ratio: float) -> float | None:
-    """A quantile of what fell into buckets, on a straight line inside its bucket; beyond the last bound, that bound."""
-    total = sum(counts)
-    if total <= 0:
-        return None
-    wanted, below, lower_s = ratio * total, 0, 0.0
-    for bound_s, count in zip(bounds_s, counts, strict=False):
-        if count and below + count >= wanted:
-            return lower_s + (bound_s - lower_s) * (wanted - below) / count
-        below, lower_s = below + count, bound_s
-    return bounds_s[-1]
-
-
-def _rate(before: float, now: float, span_s: float) -> float | None:
-    return max(0.0, now - before) / span_s if span_s > 0 else None
-
-
-def _known_sum(values: list[int | None]) -> int | None:
-    known = [value for value in values if value is not None]
-    return sum(known) if known else None

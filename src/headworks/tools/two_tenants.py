@@ -127,7 +127,7 @@ async def _both(
 async def _queued(client: httpx.AsyncClient, admin: str) -> int | None:
     """Requests that wait in the gateway."""
     try:
-        pools = (await client.get(f"{admin}/admin/state")).json()["pools"]
+        pools = (await client.get(f"{admin}/admin/snapshot")).json()["pools"]
     except httpx.HTTPError:
         return None
     return sum(int(pool["queued_requests"]) for pool in pools.values())
