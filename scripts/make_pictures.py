@@ -1,7 +1,7 @@
 """Pictures of the dashboard and of `headworks top` under a burst, as docs/dashboard.md shows them.
 
-Nothing is staged but the traffic: two fake engines, a gateway from a file, four tenants that ask for three minutes, one of
-which sends three times what the engines can carry for the last of them. The pictures are what a browser and a terminal show then.
+Nothing is staged but the traffic: two fake engines, a gateway from a file, and four tenants that ask for three minutes, one of
+which sends more than the engines can carry for the last of them. The pictures are what a browser and a terminal show then.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import asyncio
 import json
 import os
 import random
+import re
 import signal
 import sys
 import tempfile
@@ -20,7 +21,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
+from PIL import Image
 from playwright.async_api import Browser, async_playwright
+
+from headworks.cli.admin_port import AdminPort
+from headworks.tools.top_figures import Figures, figures, state_of
+from headworks.tools.top_screen import LATELY, Top
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 ENGINE = (
@@ -30,6 +36,9 @@ ENGINE = (
 BURST_RATIO = 0.62
 """The flood begins after this part of the time, and lasts to the end."""
 OPEN_MAX = 400
+PICTURES = ("dashboard.png", "dashboard-dark.png", "dashboard-story.png", "dashboard-narrow.png")
+COLOURS = 96
+"""Of a picture: a page of few tones needs no more, and takes a third."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +70,15 @@ async def main(seconds: float, executable: str | None) -> None:
         async with engine() as first, engine() as second, gateway(directory, first, second) as (url, admin):
             print(f"gateway {url}, dashboard {admin}/dashboard", flush=True)
             asking = asyncio.create_task(ask_on(url, seconds))
+            typing = asyncio.create_task(asyncio.to_thread(terminal, admin, seconds))
             async with async_playwright() as playwright:
                 browser = await playwright.chromium.launch(executable_path=executable)
                 await look(browser, admin, seconds)
                 await browser.close()
+            await typing
+            for name in PICTURES:
+                with Image.open(DOCS / name) as picture:
+                    picture.convert("RGB").quantize(COLOURS).save(DOCS / name, optimize=True)
             asking.cancel()
             with suppress(asyncio.CancelledError):
                 await asking
@@ -88,6 +102,24 @@ async def look(browser: Browser, admin: str, seconds: float) -> None:
     await page.keyboard.press("Escape")
     await page.set_viewport_size({"width": 320, "height": 900})
     await page.screenshot(path=DOCS / "dashboard-narrow.png")
+
+
+def terminal(admin: str, seconds: float) -> None:
+    """`headworks top` as textual draws it, without the web font that its picture would load from elsewhere."""
+    every_s, port, shown = seconds / LATELY, AdminPort(admin, None), []
+
+    def seen() -> Figures:
+        return figures(state_of(port.look("/admin/snapshot")[1]))
+
+    async def steps() -> None:
+        screen = Top(seen, every_s)
+        async with screen.run_test(size=(126, 58)):
+            while screen.looks < LATELY:  # noqa: ASYNC110 (textual has no event for it)
+                await asyncio.sleep(0.1)
+            shown.append(screen.export_screenshot(title="headworks top"))
+
+    asyncio.run(steps())
+    (DOCS / "top.svg").write_text(re.sub(r"@font-face \{.*?\}\s*", "", shown[0], flags=re.DOTALL))
 
 
 # what is looked at
@@ -155,17 +187,17 @@ def configuration(directory: str, engines: tuple[str, ...]) -> dict[str, object]
 async def ask_on(url: str, seconds: float) -> None:
     chance, began_s = random.Random(7), asyncio.get_running_loop().time()  # noqa: S311 (traffic, not secrets)
     limits = httpx.Limits(max_connections=OPEN_MAX)
-    async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=180, limits=limits) as client:
-        async with asyncio.TaskGroup() as group:
-            for caller in CALLERS:
-                group.create_task(callers(client, caller, random.Random(chance.random()), began_s, seconds))  # noqa: S311
+    connected = httpx.AsyncClient(base_url=url, trust_env=False, timeout=180, limits=limits)
+    async with connected as client, asyncio.TaskGroup() as group:
+        for caller in CALLERS:
+            group.create_task(callers(client, caller, random.Random(chance.random()), began_s, seconds))  # noqa: S311
 
 
 async def callers(client: httpx.AsyncClient, caller: Caller, chance: random.Random, began_s: float, seconds: float) -> None:
     loop = asyncio.get_running_loop()
     async with asyncio.TaskGroup() as group:
-        while (elapsed_s := loop.time() - began_s) < seconds + 20.0:
-            is_burst = elapsed_s > BURST_RATIO * seconds
+        while True:  # until it is cancelled
+            is_burst = loop.time() - began_s > BURST_RATIO * seconds
             group.create_task(one(client, caller, chance))
             await asyncio.sleep(chance.expovariate(caller.burst_per_s if is_burst else caller.per_s))
 

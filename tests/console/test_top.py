@@ -126,7 +126,7 @@ def test_F9_the_screen_follows_a_gateway_and_says_when_it_cannot() -> None:
                 answer = asyncio.run_coroutine_threadsafe(s.admin("/admin/snapshot"), loop).result(5)
                 return figures(state_of(answer.json()))
 
-            top = Top(look, 0.05)
+            top = Top(look, 0.2)
             async with top.run_test(size=(140, 50)) as pilot:
                 await s.until(lambda: top.looks >= 2)
                 (pool,) = cells(top, "pools")

@@ -7,11 +7,10 @@ import re
 from html import unescape
 from pathlib import Path
 
-from look_made import LOOK, STORY
-
 from headworks.tools.top_figures import figures, state_of
 from headworks.tools.top_screen import LookFailed, Top
 from headworks.tools.top_table import bars
+from tests.console.look_made import LOOK, STORY
 
 DRAWN = Path(__file__).parent / "top.txt"
 PIECE = re.compile(

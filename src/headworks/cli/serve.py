@@ -160,6 +160,7 @@ def _banner(app: App, as_json: bool, charged: int | None) -> None:
             {
                 "listening": f"http://{host}:{port}/v1",
                 "admin": f"http://{admin_host}:{admin_port}",
+                "dashboard": f"http://{admin_host}:{admin_port}/dashboard",
                 "upstreams": upstreams,
                 "version": __version__,
                 "runs_as": RUNS_AS,
@@ -174,6 +175,7 @@ def _banner(app: App, as_json: bool, charged: int | None) -> None:
     explained = "observe: decides and records, refuses nothing" if app.policy.observe else mode
     lines = [
         f"headworks {__version__} ({RUNS_AS}) listens on http://{host}:{port}/v1, admin on http://{admin_host}:{admin_port}",
+        f"dashboard http://{admin_host}:{admin_port}/dashboard",
         *(f"upstream {name}: {engine} at {url}" for name, engine, url in upstreams),
         f"mode {explained}, policy {app.policy.version}",
         f"ledger {ledger_url.without_secret(app.settings.ledger_url)} {app.store.guarantee}",

@@ -14,6 +14,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -23,11 +24,9 @@ EVERY_S = 0.5
 VIEWERS_MAX = 16
 STUCK_S = 15.0
 END = b"event: end\ndata:\n\n"
-HEADERS = [
-    (b"content-type", b"text/event-stream; charset=utf-8"),
-    (b"cache-control", b"no-store"),
-    (b"x-accel-buffering", b"no"),
-]
+HEADERS = Headers(
+    {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-store", "x-accel-buffering": "no"}
+).raw
 """The last one asks proxies of nginx's kind not to keep events back."""
 
 

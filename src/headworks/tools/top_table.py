@@ -60,18 +60,7 @@ def tables(figures: Figures) -> list[TableText]:
     return [TableText(name, title, columns, rows[name]) for name, title, columns in TABLES]
 
 
-POOL_COLUMNS = (
-    "pool",
-    "running",
-    "reserved tokens",
-    "waiting",
-    "waiting tokens",
-    "engines",
-    "inside",
-    "KV",
-    "drains/s",
-    "orphans",
-)
+POOL_COLUMNS = ("pool", "running", "reserved tokens", "waiting", "tokens", "engines", "inside", "KV", "drains/s", "orphans")
 CLASS_COLUMNS = ("class", "first token p95", "promised", "arrivals/s", "good/s", "good", "refused/s", "waiting")
 LINE_COLUMNS = ("class", "tenant", "pool", "waiting", "tokens", "head has waited", "a newcomer would wait")
 TENANT_COLUMNS = ("tenant", "tokens", "running", "waiting", "admitted/s", "refused/s", "reserved ÷ used", "covered")

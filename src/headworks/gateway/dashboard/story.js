@@ -53,7 +53,7 @@ export function decisions(section, story) {
   const of = (field) => (key) => ["decisions", index.get(key), field];
   const columns = [
     { label: "UTC", kind: "clock", place: of("utc"), align: "word number" },
-    { label: "tenant and class", align: "word", draw: (cell, key) => asker(cell, key, of) },
+    { label: "for", align: "word", draw: (cell, key) => asker(cell, key, of) },
     { label: "decided", align: "word", draw: (cell, key) => decided(cell, key, of) },
     { label: "tokens", kind: "count", place: of("tokens") },
     { label: "waited", kind: "waited", place: of("waited_s") },
@@ -88,7 +88,7 @@ export function decisions(section, story) {
 function asker(cell, key, of) {
   const tenant = named("");
   const service = named("");
-  cell.append(element("span", {}, tenant, " ", element("span", { class: "soft" }, service)));
+  cell.append(element("span", { class: "asker" }, tenant, " ", element("span", { class: "soft" }, service)));
   return (look) => {
     put(tenant, look, of("tenant")(key), "text");
     put(service, look, of("class")(key), "text");
