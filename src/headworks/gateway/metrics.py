@@ -135,6 +135,16 @@ class Registry:
             self._histograms_of.setdefault((name, values[0]), {})[values] = child
         return child
 
+    def counters(self, name: str) -> Mapping[tuple[str, ...], Counter]:
+        """The series of a counter themselves. They only become more, the new ones behind the others."""
+        self.before_look()
+        return self._counters.get(name, {})
+
+    def histograms(self, name: str) -> Mapping[tuple[str, ...], Histogram]:
+        """The same of a histogram."""
+        self.before_look()
+        return self._histograms.get(name, {})
+
     def counted(self, name: str, first: str | None = None) -> dict[tuple[str, ...], float]:
         """The series of a counter now, by their labels in the order of the table; those whose first label is `first`."""
         self.before_look()

@@ -7,7 +7,7 @@ rates are what was added between two looks (`looks.py`). Nothing is counted here
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from headworks.core.policy import ClassPolicy, Policy, TenantPolicy
 from headworks.core.reasons import REASONS
@@ -16,6 +16,7 @@ from headworks.gateway.accounts import Accounts
 from headworks.gateway.clock import UtcStamp
 from headworks.gateway.metrics import Registry
 from headworks.gateway.metrics_table import METRICS
+from headworks.gateway.sums import Sums
 
 TTFT_BOUNDS_S = METRICS["ttft_seconds"].buckets
 TOKEN_KINDS = ("prompt", "cached", "output", "reserved", "wasted")
@@ -41,6 +42,7 @@ class Standing:
         self._snapshot = snapshot
         self._estimates = estimates
         self._registry = registry
+        self._sums = Sums(registry)
         self._accounts = accounts
         self.troubles = troubles
         self._clock_s = clock_s
@@ -50,8 +52,12 @@ class Standing:
     def state(self, policy: Policy, records: Sequence[Reservation] = (), now_ms: int = 0) -> dict[str, Any]:
         """The gate's snapshot and everything that is known beside it. `records`: what the ledger holds charged."""
         snapshot, now_s = self._snapshot(None), self._clock_s()
-        tokens = _by(self._registry.counted("tokens_total"), 3)
-        decided = _by(self._registry.counted("decisions_total"), 3)
+        tokens, decided = self._sums.total("tokens_total", 3), self._sums.total("decisions_total", 3)
+        kept = Kept(
+            self._sums.total("requests_total", 1, 3, 4),
+            self._sums.total("goodput_total", 1),
+            self._sums.counts("ttft_seconds", 1),
+        )
         orphans = orphans_of(records, now_ms)
         return {
             **snapshot,
@@ -60,11 +66,11 @@ class Standing:
             "since": self._since,
             "pools": {name: _pool(pool, orphans.get(name, NO_ORPHANS)) for name, pool in snapshot["pools"].items()},
             "tenants": self._tenants(policy, snapshot),
-            "classes": _waiting_too(_classes(self._registry, policy, None), snapshot),
+            "classes": _waiting_too(_classes(kept, policy), snapshot),
             "ttft_bounds_s": TTFT_BOUNDS_S,
             "tokens": {f"{kind}_total": tokens.get((kind,), 0) for kind in TOKEN_KINDS},
             "decided": {outcome: {"total": decided.get((outcome,), 0)} for outcome in OUTCOMES},
-            "refusals": _refusals(self._registry.counted("requests_total")),
+            "refusals": _refusals(kept.requests),
             "troubles": self.troubles(),
             "decisions": [self._shown(decision, now_s) for decision in self._accounts.latest()],
         }
@@ -72,9 +78,9 @@ class Standing:
     def _tenants(self, policy: Policy, snapshot: dict[str, Any]) -> dict[str, Any]:
         """Where there are too many for a screen, those that hold most."""
         held, waiting = snapshot["tenants"], _waiting(snapshot)
-        decided = _by(self._registry.counted("decisions_total"), 0, 3)
+        decided = self._sums.total("decisions_total", 0, 3)
         tokens: dict[str, dict[str, int]] = {}
-        for (name, kind), count in _by(self._registry.counted("tokens_total"), 0, 3).items():
+        for (name, kind), count in self._sums.total("tokens_total", 0, 3).items():
             tokens.setdefault(name, {})[kind] = count
         names = list(policy.tenants)
         if len(names) > SHOWN_TENANTS_MAX:
@@ -111,7 +117,12 @@ class Standing:
         """
         tenant = policy.tenants.get(name) or TenantPolicy(name)  # taken out by a reload while its question was on its way
         tokens = _by(self._registry.counted("tokens_total", name), 3)
-        known = self._estimates(name)
+        known, counted = self._estimates(name), self._registry.counted
+        kept = Kept(
+            _by(counted("requests_total", name), 1, 3, 4),
+            _by(counted("goodput_total", name), 1),
+            _added(self._registry.observed("ttft_seconds", name), 1),
+        )
         return {
             "tenant": name,
             "utc": UtcStamp().text(self._wall_s()),
@@ -127,7 +138,7 @@ class Standing:
             "tokens": {kind: tokens.get((kind,), 0) for kind in TOKEN_KINDS},
             "estimates": {**_tightness({kind: count for (kind,), count in tokens.items()}, known), "models": known},
             "ttft_bounds_s": TTFT_BOUNDS_S,
-            "classes": {key: value for key, value in _classes(self._registry, policy, name).items() if key in tenant.classes},
+            "classes": {key: value for key, value in _classes(kept, policy).items() if key in tenant.classes},
         }
 
 
@@ -192,12 +203,12 @@ def orphans_of(records: Sequence[Reservation], now_ms: int) -> dict[str, dict[st
 NO_ORPHANS: dict[str, Any] = {"requests": 0, "tokens": 0, "oldest_s": None}
 
 
-def _refusals(requests: dict[tuple[str, ...], float]) -> dict[str, dict[str, Any]]:
+def _refusals(requests: dict[tuple[str, ...], int]) -> dict[str, dict[str, Any]]:
     """Requests that did not run, by reason; those most frequent so far first."""
     totals: dict[str, int] = {}
-    for (_, _, _, outcome, reason, _), count in requests.items():
+    for (_, outcome, reason), count in requests.items():
         if outcome in NOT_RUN:
-            totals[reason] = totals.get(reason, 0) + round(count)
+            totals[reason] = totals.get(reason, 0) + count
     return {reason: {"total": total} for reason, total in sorted(totals.items(), key=lambda pair: (-pair[1], pair[0]))}
 
 
@@ -222,23 +233,29 @@ def _use(held: dict[str, Any] | None, waiting: tuple[int, int]) -> dict[str, Any
     }
 
 
-def _classes(registry: Registry, policy: Policy, tenant: str | None) -> dict[str, dict[str, Any]]:
-    """Each class's promises and how they were kept; of one tenant, if one is named. Every series is looked at once."""
+class Kept(NamedTuple):
+    """How promises were kept: everybody's, or one tenant's."""
+
+    requests: dict[tuple[str, ...], int]
+    """By class, outcome and reason."""
+    good: dict[tuple[str, ...], int]
+    ttft_counts: dict[tuple[str, ...], list[int]]
+    """Both by class."""
+
+
+def _classes(kept: Kept, policy: Policy) -> dict[str, dict[str, Any]]:
+    """Each class's promises and how they were kept."""
     found = {name: _nothing(promised) for name, promised in policy.classes.items()}
-    for (_, name, _, outcome, reason, _), count in registry.counted("requests_total", tenant).items():
+    for (name, outcome, reason), count in kept.requests.items():
         row = found.get(name)
         if row is not None:
-            row["arrivals_total"] += round(count)
-            row["completed_total"] += round(count) if outcome == "completed" else 0
-            row["refused_total"] += round(count) if outcome in NOT_RUN else 0
-            row["refused_for_own_limits_total"] += round(count) if _is_own(reason) else 0
-    for (_, name, _), count in registry.counted("goodput_total", tenant).items():
-        if name in found:
-            found[name]["good_total"] += round(count)
-    for (_, name, _), counts in registry.observed("ttft_seconds", tenant).items():
-        if name in found:
-            added = zip(found[name]["ttft_counts"], counts, strict=True)
-            found[name]["ttft_counts"] = [one + other for one, other in added]
+            row["arrivals_total"] += count
+            row["completed_total"] += count if outcome == "completed" else 0
+            row["refused_total"] += count if outcome in NOT_RUN else 0
+            row["refused_for_own_limits_total"] += count if _is_own(reason) else 0
+    for name, row in found.items():
+        row["good_total"] = kept.good.get((name,), 0)
+        row["ttft_counts"] = kept.ttft_counts.get((name,), row["ttft_counts"])
     for row in found.values():
         counted = row["arrivals_total"] - row["refused_for_own_limits_total"]
         row["good_ratio"] = row["good_total"] / counted if counted > 0 else None
@@ -262,6 +279,16 @@ def _nothing(promised: ClassPolicy) -> dict[str, Any]:
 def _is_own(reason: str) -> bool:
     """Refused for a limit of its tenant or client: no promise was broken there."""
     return reason in REASONS and REASONS[reason].scope in ("tenant", "client")
+
+
+def _added(series: dict[tuple[str, ...], list[int]], place: int) -> dict[tuple[str, ...], list[int]]:
+    """Observations by bucket, added up by the label at this place."""
+    total: dict[tuple[str, ...], list[int]] = {}
+    for labels, counts in series.items():
+        before = total.get((labels[place],))
+        added = counts if before is None else [one + other for one, other in zip(before, counts, strict=True)]
+        total[labels[place],] = added
+    return total
 
 
 def _by(series: dict[tuple[str, ...], float], *places: int) -> dict[tuple[str, ...], int]:
