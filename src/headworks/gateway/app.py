@@ -63,6 +63,10 @@ GC_THRESHOLD = 200_000
 class App:
     """One gateway process."""
 
+    address: Any = None
+    admin_address: Any = None
+    """Where both ports are, once they listen."""
+
     def __init__(self, policy: Policy, settings: Settings, *, name: str = "gateway") -> None:
         boot = secrets.token_hex(8)
         owner = Owner(name, boot)
@@ -123,8 +127,6 @@ class App:
         self._admin_task: asyncio.Task[None] | None = None
         self._draining = False
         self._epoch = ""
-        self.address: Any = None
-        self.admin_address: Any = None
 
     # life
 
