@@ -35,8 +35,8 @@ from headworks.gateway.decisions import DecisionLog
 from headworks.gateway.equals import Equals
 from headworks.gateway.every_answer import Headers
 from headworks.gateway.explanations import Explanations
-from headworks.gateway.guard import Guard
 from headworks.gateway.feed import Feed
+from headworks.gateway.guard import Guard
 from headworks.gateway.http.limits import EdgeLimits
 from headworks.gateway.http.listen import listen_on_port
 from headworks.gateway.http.server import Server
@@ -66,6 +66,8 @@ class App:
     address: Any = None
     admin_address: Any = None
     """Where both ports are, once they listen."""
+    _admin_task: asyncio.Task[None] | None = None
+    _draining = False
 
     def __init__(self, policy: Policy, settings: Settings, *, name: str = "gateway") -> None:
         boot = secrets.token_hex(8)
@@ -124,8 +126,6 @@ class App:
             on_fault=_log_fault,
         )
         self._admin = admin_server(self._admin_app())
-        self._admin_task: asyncio.Task[None] | None = None
-        self._draining = False
         self._epoch = ""
 
     # life
