@@ -51,7 +51,7 @@ from headworks.gateway.proxy import Proxy, methods
 from headworks.gateway.readings import ledger_readings, readings
 from headworks.gateway.replicas import Replicas
 from headworks.gateway.runner import Runner
-from headworks.gateway.standing import Standing
+from headworks.gateway.standing import Standing, obstacles
 from headworks.gateway.usage import Others, UsageJournal
 
 log = logging.getLogger("headworks.gateway")
@@ -283,15 +283,7 @@ class App:
 
     def _obstacles(self, snapshot: dict[str, Any]) -> list[str]:
         found = ["This gateway is draining."] if self._draining else []
-        if not snapshot["open"]:
-            found.append("The ledger does not answer, or has not yet.")
-        for name, pool in snapshot["pools"].items():
-            if self.policy.pools[name].spill is None and all(
-                replica["state"] != "ready" for replica in pool["replicas"].values()
-            ):
-                said = "; ".join(self.runner.samplers.failures().get(replica, "") for replica in pool["replicas"])
-                found.append(f"No engine of the pool {name} is ready. {said}".strip())
-        return found
+        return found + obstacles(snapshot, self.policy, self.runner.samplers.failures())
 
     def snapshot(self, tenant: str | None = None) -> dict[str, Any]:
         return self.gate.snapshot(clock.now_s(), tenant)
