@@ -19,6 +19,7 @@ from headworks.core.commands import Answer
 from headworks.core.gate import Gate
 from headworks.core.policy import Policy
 from headworks.core.types import Charge, Owner, RequestKey
+from headworks.engines.base import Engine
 from headworks.gateway import clock, parts, stores
 from headworks.gateway.accounts import WORKER, Accounts, Records
 from headworks.gateway.admin import admin_app
@@ -41,7 +42,7 @@ from headworks.gateway.readings import ledger_readings, readings
 from headworks.gateway.replicas import Replicas
 from headworks.gateway.routes import methods
 from headworks.gateway.runner import Runner
-from headworks.gateway.standing import Standing
+from headworks.gateway.standing import Standing, obstacles
 from headworks.gateway.usage import Others
 
 log = logging.getLogger("headworks.gateway")
@@ -56,6 +57,8 @@ class App:
     address: Any = None
     admin_address: Any = None
     """Where both ports are, once they listen."""
+    _admin_task: asyncio.Task[None] | None = None
+    _draining = False
 
     def __init__(self, policy: Policy, settings: Settings, *, name: str = "gateway") -> None:
         boot = secrets.token_hex(8)
@@ -108,8 +111,6 @@ class App:
         )
         self.server = parts.server(self.proxy.serve, settings, methods)
         self._admin = admin_server(self._admin_app())
-        self._admin_task: asyncio.Task[None] | None = None
-        self._draining = False
         self._epoch = ""
         """Which process a shared ledger was opened for."""
 
@@ -270,15 +271,7 @@ class App:
 
     def _obstacles(self, snapshot: dict[str, Any]) -> list[str]:
         found = ["This gateway is draining."] if self._draining else []
-        if not snapshot["open"]:
-            found.append("The ledger does not answer, or has not yet.")
-        for name, pool in snapshot["pools"].items():
-            if self.policy.pools[name].spill is None and all(
-                replica["state"] != "ready" for replica in pool["replicas"].values()
-            ):
-                said = "; ".join(self.runner.samplers.failures().get(replica, "") for replica in pool["replicas"])
-                found.append(f"No engine of the pool {name} is ready. {said}".strip())
-        return found
+        return found + obstacles(snapshot, self.policy, self.runner.samplers.failures())
 
     def snapshot(self, tenant: str | None = None) -> dict[str, Any]:
         return self.gate.snapshot(clock.now_s(), tenant)

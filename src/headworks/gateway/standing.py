@@ -6,7 +6,7 @@ rates are what was added between two looks (`looks.py`). Nothing is counted here
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from headworks.core.policy import ClassPolicy, Policy, TenantPolicy
@@ -140,6 +140,16 @@ class Standing:
             "ttft_bounds_s": TTFT_BOUNDS_S,
             "classes": {key: value for key, value in _classes(kept, policy).items() if key in tenant.classes},
         }
+
+
+def obstacles(snapshot: dict[str, Any], policy: Policy, failures: Mapping[str, str]) -> list[str]:
+    """What keeps a gateway from taking work, a sentence each. `failures`: what was said when a replica was last looked at."""
+    found = [] if snapshot["open"] else ["The ledger does not answer, or has not yet."]
+    for name, pool in snapshot["pools"].items():
+        if policy.pools[name].spill is None and all(replica["state"] != "ready" for replica in pool["replicas"].values()):
+            said = "; ".join(failures.get(replica, "") for replica in pool["replicas"])
+            found.append(f"No engine of the pool {name} is ready. {said}".strip())
+    return found
 
 
 def _waiting(snapshot: dict[str, Any]) -> dict[str, tuple[int, int]]:
