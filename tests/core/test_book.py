@@ -127,7 +127,7 @@ def test_B10_floor_of_another_model(free_tokens: int, outcome: str) -> None:
     assert answer.outcome == outcome
     if outcome == "refused":
         # 36,000 held and 24,576 asked against 64,000 less the 4,096 that only the small model may take
-        assert answer.shortfalls == (Shortfall("model:small", "tokens", 60_576, 59_904),)
+        assert answer.shortfalls == (Shortfall("replica:pool/0", "tokens", 60_576, 59_904),)
     small = (Charge("replica:pool/0", "tokens", 4_096), Charge("model:small", "tokens", 4_096))
     assert asked.outcome(reserve("small", 4_096, charges=small)) == "granted"
 

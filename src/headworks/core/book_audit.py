@@ -60,7 +60,13 @@ def _of_counters(counters: Counters, entries: Mapping[str, Entry]) -> Iterator[s
                 largest[scope, unit] = max(largest.get((scope, unit), 0), amount)
                 if amount < 0:
                     yield f"{entry.execution} is charged {amount} {unit} on {scope}"
+    kept: dict[tuple[str, str], int] = {}
+    for floor in counters.floors:
+        unused = max(0, floor.amount - counters.held(floor.scope, floor.unit))
+        kept[floor.within, floor.unit] = kept.get((floor.within, floor.unit), 0) + unused
     for counter in counters.all():
+        if counter.kept != kept.get((counter.scope, counter.unit), 0):
+            yield f"{counter.scope} {counter.unit}: {counter.kept} are kept free, by the floors {kept}"
         parts = charged.pop((counter.scope, counter.unit), 0) + counter.committed
         if counter.held != parts:
             yield f"{counter.scope} {counter.unit}: the counter says {counter.held}, its parts {parts}"

@@ -4,8 +4,10 @@ Nothing here knows what a scope means. Charges are taken all or none; what an ex
 says, so the sum of the records is the counter at every moment. A limit that is lowered under what is held leaves an
 *excess*: recorded, and draining as work ends (design section 5, rule 11).
 
-A *floor* keeps part of a limit for one scope (B10): whoever is charged to `within` without being charged to the floor's
-scope finds the limit smaller by the part of the floor that is not in use.
+A *floor* keeps part of a limit for one scope (B10, B11): whoever is charged to `within` without being charged to the floor's
+scope finds the limit smaller by the part of the floor that is not in use. That part may be *lent*: who is charged to the
+floor's `lent` scope as well finds the whole limit, and for all others what is lent does not count, so it costs nobody but the
+floor's owner anything. How much is kept is counted along, so a check costs the same however many floors there are.
 
 What is held only while a prompt is read (`types.READ_UNITS`) fits however large it is where nothing else is held.
 """
@@ -28,7 +30,12 @@ COUNTERS_SWEPT_AT = 4096
 class Counter:
     """One (scope, unit)."""
 
-    __slots__ = ("committed", "excess", "follower", "held", "is_read", "limit", "scope", "unit")
+    # fmt: off
+    __slots__ = (
+        "committed", "excess", "floor", "follower", "guaranteed", "held", "is_pinned", "is_read", "kept", "lent", "limit",
+        "scope", "unit", "unused", "within",
+    )
+    # fmt: on
 
     def __init__(self, scope: str, unit: str) -> None:
         self.scope = scope
@@ -41,6 +48,15 @@ class Counter:
         self.limit = UNLIMITED
         self.excess = 0
         """What was held when it was last known to be above its limit for a good reason; 0 where it never was."""
+        self.is_pinned = False
+        """A floor speaks of it."""
+        self.floor = self.unused = 0
+        """What of the limit of `within` is kept for this one, and the part of it that it does not hold."""
+        self.within: Counter | None = None
+        self.guaranteed = self.kept = 0
+        """The same of all the floors within this one."""
+        self.lent: Counter | None = None
+        """Who may have what is kept until its owner wants it."""
         self.follower = self
         """The counter that was charged right after this one the last time. Requests alike charge the same scopes in the
         same order, and comparing two names costs a fraction of looking them up."""
@@ -77,7 +93,9 @@ class Counters:
                 fits = False
             taken.append(counter)
             before = counter
-        if fits and not self._floors:
+        if self._floors:
+            _count_unused(taken)
+        elif fits:
             return taken, ()
         shortfalls = self._shortfalls(charges, taken)
         if shortfalls:
@@ -93,6 +111,8 @@ class Counters:
             if not restoring:
                 counter.excess = max(counter.excess, counter.held)
             taken.append(counter)
+        if self._floors:
+            _count_unused(taken)
         return taken
 
     def give(self, charges: Charges, taken: Sequence[Counter]) -> None:
@@ -103,6 +123,25 @@ class Counters:
             at += 1  # noqa: SIM113
             if held < 0:
                 self.underflows += 1
+        if self._floors:
+            _count_unused(taken)
+
+    def inside(self, charges: Charges) -> bool:
+        """It would take nothing but what is kept for it: of every floor it stands on, the part that is not in use."""
+        if not self._floors:
+            return False
+        found = False
+        for counter, (_, _, amount) in zip(self.find(charges), charges, strict=True):
+            if counter.floor:
+                if counter.held + amount > counter.floor:
+                    return False
+                found = True
+        return found
+
+    def owes(self, shortfalls: Sequence[Shortfall]) -> bool:
+        """A limit that parts are kept of is among what was missing."""
+        found = (self._counters.get((short.scope, short.unit)) for short in shortfalls)
+        return any(counter is not None and counter.guaranteed > 0 for counter in found)
 
     def lacking(self, charges: Charges) -> list[tuple[str, str]]:
         """The (scope, unit) that could not take these charges now. Nothing is charged."""
@@ -114,16 +153,13 @@ class Counters:
     def never_fits(self, charges: Charges) -> list[Shortfall]:
         """Charges that no amount of waiting makes room for: more than a whole limit, less what others are guaranteed."""
         never = []
-        for (scope, unit, amount), counter in zip(charges, self.find(charges), strict=True):
-            if counter.is_read:
-                continue
+        counters = self.find(charges)
+        for (scope, unit, amount), counter in zip(charges, counters, strict=True):
             limit = counter.limit
-            if amount > limit:
+            if counter.guaranteed and counter.lent not in counters:
+                limit -= counter.guaranteed - sum(one.floor for one in dict.fromkeys(counters) if one.within is counter)
+            if amount > limit and not counter.is_read:
                 never.append(Shortfall(scope, unit, amount, limit))
-            for floor in self._foreign_floors(charges, scope, unit):
-                limit -= floor.amount
-                if amount > limit:
-                    never.append(Shortfall(floor.scope, unit, amount, limit))
         return never
 
     def commit(self, charges: Charges) -> None:
@@ -134,6 +170,7 @@ class Counters:
                 counter.held += amount
                 if counter.held > counter.limit:
                     counter.excess = max(counter.excess, counter.held)
+                _count_unused((counter,))
 
     def set(
         self, limits: Iterable[tuple[str, str, int]], floors: tuple[Floor, ...], committed: Charges = (), keeps: bool = False
@@ -156,13 +193,31 @@ class Counters:
             counter.limit = amount
             if counter.held > amount:
                 counter.excess = counter.held
-        self._floors = floors
+        self.set_floors(floors)
         for counter in self._counters.values():
             if counter.committed and counter.limit == UNLIMITED:
                 counter.held -= counter.committed
                 counter.committed = 0
         more = [(one, unit, amount - self.committed(one, unit)) for one, unit, amount in committed]
         self.commit([charge for charge in more if charge[2] > 0])
+
+    def set_floors(self, floors: tuple[Floor, ...]) -> None:
+        """Replace every floor. What is held stays held."""
+        self._floors = floors
+        for counter in self._counters.values():
+            if counter.is_pinned:
+                counter.is_pinned = False
+                counter.floor = counter.unused = counter.guaranteed = counter.kept = 0
+                counter.within = counter.lent = None
+        for floor in floors:
+            counter, within = self.find([(floor.scope, floor.unit, 0), (floor.within, floor.unit, 0)])
+            counter.is_pinned = within.is_pinned = True
+            counter.floor, counter.within = floor.amount, within
+            within.guaranteed += floor.amount
+            if floor.lent:
+                (within.lent,) = self.find([(floor.lent, floor.unit, 0)])
+                within.lent.is_pinned = True
+            _count_unused((counter,))
 
     def committed(self, scope: str, unit: str) -> int:
         """What is charged there for good."""
@@ -194,7 +249,8 @@ class Counters:
 
     def _add(self, scope: str, unit: str) -> Counter:
         if len(self._counters) >= self._sweep_at:
-            for key in [key for key, one in self._counters.items() if not one.held and one.limit == UNLIMITED]:
+            unused = [key for key, one in self._counters.items() if not (one.held or one.is_pinned) and one.limit == UNLIMITED]
+            for key in unused:
                 del self._counters[key]
             for counter in (self._leader, *self._counters.values()):
                 counter.follower = counter  # nothing may lead to one that was dropped
@@ -205,25 +261,22 @@ class Counters:
 
     def _shortfalls(self, charges: Charges, taken: Sequence[Counter]) -> list[Shortfall]:
         """What does not fit, while the charges stand in the counters."""
-        shortfalls = [
-            Shortfall(counter.scope, counter.unit, counter.held, counter.limit)
-            for (_, _, amount), counter in zip(charges, taken, strict=True)
-            if counter.held > counter.limit and amount and not (counter.is_read and counter.held == amount)
-        ]
+        shortfalls = []
         for (_, _, amount), counter in zip(charges, taken, strict=True):
-            left = counter.limit
-            for floor in self._foreign_floors(charges, counter.scope, counter.unit):
-                left -= max(0, floor.amount - self.held(floor.scope, floor.unit))
-                if counter.held > left and amount:
-                    shortfalls.append(Shortfall(floor.scope, floor.unit, counter.held, left))
+            held, limit = counter.held, counter.limit
+            if held <= limit and counter.guaranteed and counter.lent not in taken:
+                limit -= counter.kept - sum(one.unused for one in dict.fromkeys(taken) if one.within is counter)
+                held -= counter.lent.held if counter.lent is not None else 0
+            if held > limit and amount and not (counter.is_read and held == amount):
+                shortfalls.append(Shortfall(counter.scope, counter.unit, held, limit))
         return shortfalls
 
-    def _foreign_floors(self, charges: Charges, scope: str, unit: str) -> list[Floor]:
-        """Floors inside this scope that these charges do not stand on."""
-        return [
-            floor
-            for floor in self._floors
-            if floor.within == scope
-            and floor.unit == unit
-            and not any((one, counted) == (floor.scope, unit) for one, counted, _ in charges)
-        ]
+
+def _count_unused(counters: Sequence[Counter]) -> None:
+    """What these hold has changed, or what is kept for them."""
+    for counter in counters:
+        within = counter.within
+        if within is not None:
+            unused = max(0, counter.floor - counter.held)
+            within.kept += unused - counter.unused
+            counter.unused = unused

@@ -25,7 +25,7 @@ from headworks.core.book_table import (
     Move,
 )
 from headworks.core.commands import Answer, Cancel, Grow, Reserve, Shortfall, Start, Stop
-from headworks.core.fair import Mark, Turns
+from headworks.core.fair import MARK_MS, Mark, Turns
 from headworks.core.types import Charge, Reservation, Usage
 
 STEPS_MAX = 4096
@@ -57,12 +57,17 @@ class Lives(Records):
         replica = self._replicas.get(command.replica) or self._open_replica(command.replica)
         if command.slots_tokens or turns.slots:
             turns.note_slots(command.owner, command.slots_tokens)
+        inside = self.counters.inside(command.charges)
         taken, shortfalls = self._take(command.charges)
         if shortfalls:
-            return self._short(command, turns, shortfalls)
+            return self._short(command, turns, shortfalls, inside)
         passing: Sequence[Mark] = ()
         marks = turns.marks
-        somebody_first = marks and turns.anybody_before(command.flow, command.owner, self.now_ms)
+        if self.now_ms < turns.owed_until_ms and not inside:
+            self.counters.give(command.charges, taken)
+            return self._waits("yield", command, turns, ())
+        # What is kept for it is nobody else's, so nobody's turn is taken by it.
+        somebody_first = marks and not inside and turns.anybody_before(command.flow, command.owner, self.now_ms)
         if somebody_first or self.now_ms < replica.yield_until_ms:
             self.counters.give(command.charges, taken)
             must_yield, passing = self._whose_turn(command, turns, replica)
@@ -95,10 +100,12 @@ class Lives(Records):
         """One step: compare with every limit and charge, or change nothing (A3)."""
         return self.counters.take(charges)
 
-    def _short(self, command: Reserve, turns: Turns, shortfalls: Sequence[Shortfall]) -> Answer:
+    def _short(self, command: Reserve, turns: Turns, shortfalls: Sequence[Shortfall], inside: bool) -> Answer:
         never = self.counters.never_fits(command.charges)
         if never:
             return self._told("never", command, turns, UNKNOWN, tuple(never))
+        if inside and self.counters.owes(shortfalls):  # what was kept for it is lent: what comes free is its own (B11)
+            turns.owed_until_ms = self.now_ms + MARK_MS
         return self._waits("refused", command, turns, tuple(shortfalls))
 
     def _whose_turn(self, command: Reserve, turns: Turns, replica: Replica) -> tuple[bool, Sequence[Mark]]:

@@ -187,13 +187,15 @@ class Withdraw:
 class Floor(NamedTuple):
     """`amount` of the limit of `within` is kept for charges that name `scope` as well; others get what is left.
 
-    What is charged to `scope` must always be charged to `within` too.
+    What is charged to `scope` must always be charged to `within` too, and a scope has one floor of a unit.
     """
 
     scope: str
     unit: str
     amount: int
     within: str
+    lent: str = ""
+    """Charges that name this scope too may take what is not in use, and are not counted beside others. One for a `within`."""
 
 
 @dataclass(slots=True)
@@ -206,7 +208,7 @@ class SetLimits:
     limits: tuple[Charge, ...]
     """A limit as (scope, unit, amount). A scope and unit without a limit is unlimited."""
     floors: tuple[Floor, ...] = ()
-    """Parts of a limit that are guaranteed to one scope (B10)."""
+    """Parts of a limit that are guaranteed to one scope (B10, B11)."""
     committed: tuple[Charge, ...] = ()
     """What is known to be used up in scopes with a limit, as told by stops: raises what is stored, never lowers it."""
 

@@ -103,7 +103,12 @@ class Mark:
 class Turns:
     """The flows and marks of one pool."""
 
-    __slots__ = ("_dormant", "_expire_ms", "_marks_of", "_order", "_waiting_tokens", "classes", "marks", "slots", "tenants")
+    # fmt: off
+    __slots__ = (
+        "_dormant", "_expire_ms", "_marks_of", "_order", "_waiting_tokens", "classes", "marks", "owed_until_ms", "slots",
+        "tenants",
+    )
+    # fmt: on
 
     def __init__(self) -> None:
         self.classes = Level()
@@ -120,6 +125,8 @@ class Turns:
         self._waiting_tokens = 0
         self.slots: dict[Owner, int] = {}
         """Work of the return slots each gateway has open."""
+        self.owed_until_ms = 0
+        """Somebody wants what is kept for it and lent: until then nobody else is granted anything."""
 
     def anybody_before(self, flow: Flow, owner: Owner, now_ms: int) -> bool:
         """Whether somebody else has a tag that is not above this flow's: only then is there anything to yield to or to pass."""
@@ -246,6 +253,7 @@ class Turns:
             "tenants": {name: [level.virtual, dict(level.finish)] for name, level in self.tenants.items()},
             "slots": [[*owner, tokens] for owner, tokens in self.slots.items()],
             "order": self._order,
+            "owed_until_ms": self.owed_until_ms,
             "marks": [mark.snapshot() for mark in (*self._dormant.values(), *self.marks.values())],
         }
 
@@ -261,6 +269,7 @@ class Turns:
             level.finish = dict(finish)
         turns.slots = {Owner(gateway, boot): tokens for gateway, boot, tokens in value["slots"]}
         turns._order = value["order"]
+        turns.owed_until_ms = value.get("owed_until_ms", 0)
         for mark in map(Mark.restored, value["marks"]):  # all as fresh ones: the next look finds out which are not
             turns._place(mark, again=True)
             turns.marks[mark.flow, mark.owner] = mark

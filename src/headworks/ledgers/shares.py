@@ -126,7 +126,9 @@ class SharesStore:
                 name = (charge.scope, charge.unit)
                 if tells or name not in self._held:
                     self._held[name] = max(self._held.get(name, 0), book.held(*name))
-            answers += book.apply([replace(command, limits=tuple(map(self._share, command.limits)), floors=())], now_ms)
+            limits_here = tuple(map(self._share, command.limits))
+            floors = tuple(floor._replace(amount=floor.amount // len(self._fleet)) for floor in command.floors)
+            answers += book.apply([replace(command, limits=limits_here, floors=floors)], now_ms)
         return answers
 
     def _share(self, limit: Charge) -> Charge:

@@ -10,10 +10,11 @@ from typing import Any
 import msgspec
 
 from headworks.core.book_audit import audit, differences
-from headworks.core.book_counters import Counters
+from headworks.core.book_counters import Counter, Counters
 from headworks.core.book_parts import Boot, Entry
 from headworks.core.book_proof import Replica
 from headworks.core.book_table import CHARGED, ORPHANED, RESERVED
+from headworks.core.commands import Floor
 from headworks.core.types import Charge, Owner, RequestKey, Reservation
 from headworks.ledgers.valkey_script import look_script
 from headworks.ledgers.valkey_wire import PART, charges_of, read_usage
@@ -32,6 +33,8 @@ ENDED = ("forget_ms", "key", "state", "fingerprint", "owner", "usage", "evidence
 """In the order in which `records.lua` writes them."""
 BOOK, BOOT, COUNTER, REPLICA = 11, 9, 4, 14
 """Values of one record of each kind."""
+FLOORED = 9
+"""Of a counter that a floor speaks of."""
 READER, FOREIGN = 2, 7
 """Their places in a replica's."""
 UNDERFLOWS = 7
@@ -45,8 +48,10 @@ class View:
     def __init__(self, told: Sequence[Any]) -> None:
         book, boots, replicas, live, counters, ended, keys = told
         self.counters = Counters()
-        for name, blob in _pairs(counters):
-            self._count(name, _values(blob, COUNTER))
+        kept = [self._count(name, blob) for name, blob in _pairs(counters)]
+        self.counters.set_floors(tuple(floor for floor, _, _ in kept if floor is not None))
+        for _, counter, kept_amount in kept:
+            counter.kept = kept_amount
         self.counters.underflows = _values(book, BOOK)[UNDERFLOWS] if book else 0
         self.boots: dict[Owner, Boot] = {}
         for name, blob in _pairs(boots):
@@ -89,10 +94,17 @@ class View:
         """By replica that is sampled: 1 while the store has found load above all that was charged (F10)."""
         return {name: int(bool(values[FOREIGN])) for name, values in self._told.items() if values[READER]}
 
-    def _count(self, name: bytes, values: Sequence[Any]) -> None:
+    def _count(self, name: bytes, blob: bytes) -> tuple[Floor | None, Counter, int]:
+        """Its floor, if it has one, itself, and what is said to be kept of it: the audit adds that up again."""
         unit, _, scope = name.decode().partition("\0")
         (counter,) = self.counters.find([Charge(scope, unit, 0)])
-        counter.held, counter.committed, counter.limit, counter.excess = values
+        try:
+            values = _values(blob, FLOORED)
+        except msgspec.DecodeError:
+            values = [*_values(blob, COUNTER), 0, "", 0, 0, ""]
+        counter.held, counter.committed, counter.limit, counter.excess, floor, within, _, kept, _ = values
+        told = Floor(scope, unit, floor, within.partition("\0")[2]) if floor else None
+        return told, counter, kept
 
 
 def _pairs(flat: Sequence[bytes]) -> Iterator[tuple[bytes, bytes]]:

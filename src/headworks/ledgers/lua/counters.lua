@@ -6,12 +6,21 @@
 local counters = {}
 
 local function read_counter(blob, name)
-  local held, committed, limit, excess = unpacked(blob)
-  return { name = name, held = held, committed = committed, limit = limit, excess = excess, is_changed = false }
+  local held, committed, limit, excess, floor, within, guaranteed, kept, lent = unpacked(blob)
+  return {
+    name = name, held = held, committed = committed, limit = limit, excess = excess, is_changed = false, floor = floor or 0,
+    within = within or "", guaranteed = guaranteed or 0, kept = kept or 0, lent = lent or "",
+  }
 end
 
 local function write_counter(counter)
   counter.is_changed = false
+  if counter.floor > 0 or counter.guaranteed > 0 then
+    return pack(
+      counter.held, counter.committed, counter.limit, counter.excess, counter.floor, counter.within, counter.guaranteed,
+      counter.kept, counter.lent
+    )
+  end
   if counter.held == 0 and counter.limit == LIMIT.UNLIMITED then
     return nil
   end
@@ -31,7 +40,10 @@ end
 function counters.named(name)
   local counter = counter_shelf:find(name)
   if not counter then
-    counter = { name = name, held = 0, committed = 0, limit = LIMIT.UNLIMITED, excess = 0, is_changed = false }
+    counter = {
+      name = name, held = 0, committed = 0, limit = LIMIT.UNLIMITED, excess = 0, is_changed = false, floor = 0, within = "",
+      guaranteed = 0, kept = 0, lent = "",
+    }
     counter_shelf.kept[name] = counter
     domain.kept = domain.kept + 1
   end
@@ -50,9 +62,23 @@ local function changed(counter)
   counter_shelf:touch(counter.name)
 end
 
+-- What is kept for it was `unused` so far: that is counted along.
+local function count_kept(counter, held_before)
+  local more = math.max(0, counter.floor - counter.held) - math.max(0, counter.floor - held_before)
+  if more ~= 0 then
+    local within = counters.named(counter.within)
+    within.kept = within.kept + more
+    changed(within)
+  end
+end
+
 -- By so much, which may be negative.
 local function hold(counter, amount)
-  counter.held = counter.held + amount
+  local before = counter.held
+  counter.held = before + amount
+  if counter.floor > 0 then
+    count_kept(counter, before)
+  end
   if not counter.is_changed then
     changed(counter)
   end
@@ -121,38 +147,66 @@ local function stands_on(shape, name)
   return false
 end
 
-local function foreign_floors(shape, counter)
-  local found = {}
-  for _, floor in ipairs(book.floors) do
-    if floor[4] == counter.scope and floor[2] == counter.unit and not stands_on(shape, floor[2] .. "\0" .. floor[1]) then
-      found[#found + 1] = floor
+-- `field` of the floors within this counter that the charges stand on, added up; each once.
+local function own_part(shape, counter, field)
+  local sum, seen = 0, {}
+  for _, one in ipairs(shape.counters) do
+    if one.floor > 0 and one.within == counter.name and not seen[one] then
+      seen[one] = true
+      sum = sum + (field == "floor" and one.floor or math.max(0, one.floor - one.held))
     end
   end
-  return found
+  return sum
+end
+
+local function is_lent(shape, counter)
+  return counter.lent ~= "" and stands_on(shape, counter.lent)
 end
 
 -- What does not fit, while the charges stand in the counters.
 local function shortfalls_of(shape, amounts)
   local found = {}
   for at, counter in ipairs(shape.counters) do
-    local alone = counter.is_read and counter.held == amounts[at]
-    if counter.held > counter.limit and amounts[at] ~= 0 and not alone then
-      found[#found + 1] = { counter.scope, counter.unit, counter.held, counter.limit }
-    end
-  end
-  if #book.floors == 0 then
-    return found
-  end
-  for at, counter in ipairs(shape.counters) do
-    local left = counter.limit
-    for _, floor in ipairs(foreign_floors(shape, counter)) do
-      left = left - math.max(0, floor[3] - counters.of(floor[1], floor[2]).held)
-      if counter.held > left and amounts[at] ~= 0 then
-        found[#found + 1] = { floor[1], floor[2], counter.held, left }
+    local held, limit = counter.held, counter.limit
+    if held <= limit and counter.guaranteed > 0 and not is_lent(shape, counter) then
+      limit = limit - counter.kept + own_part(shape, counter, "unused")
+      if counter.lent ~= "" then
+        held = held - counters.named(counter.lent).held
       end
+    end
+    local alone = counter.is_read and held == amounts[at]
+    if held > limit and amounts[at] ~= 0 and not alone then
+      found[#found + 1] = { counter.scope, counter.unit, held, limit }
     end
   end
   return found
+end
+
+-- It would take nothing but what is kept for it: of every floor it stands on, the part that is not in use.
+function counters.inside(shape, amounts)
+  local found = false
+  if #book.floors == 0 then
+    return false
+  end
+  for at, counter in ipairs(shape.counters) do
+    if counter.floor > 0 then
+      if counter.held + amounts[at] > counter.floor then
+        return false
+      end
+      found = true
+    end
+  end
+  return found
+end
+
+-- A limit that parts are kept of is among what was missing.
+function counters.owes(shortfalls)
+  for _, short in ipairs(shortfalls) do
+    if counters.of(short[1], short[2]).guaranteed > 0 then
+      return true
+    end
+  end
+  return false
 end
 
 -- Charge all of them, or none: then the list says what was missing.
@@ -160,10 +214,14 @@ function counters.take(shape, amounts)
   local fits, list = true, shape.counters
   for at = 1, #list do
     local counter = list[at]
-    local held = counter.held + amounts[at]
+    local before = counter.held
+    local held = before + amounts[at]
     counter.held = held
     if held > counter.limit then
       fits = false
+    end
+    if counter.floor > 0 then
+      count_kept(counter, before)
     end
     if not counter.is_changed then
       changed(counter)
@@ -190,10 +248,14 @@ function counters.give(shape, amounts)
   local list = shape and shape.counters or NOTHING
   for at = 1, #list do
     local counter = list[at]
-    local held = counter.held - amounts[at]
+    local before = counter.held
+    local held = before - amounts[at]
     counter.held = held
     if held < 0 then
       book.underflows = book.underflows + 1
+    end
+    if counter.floor > 0 then
+      count_kept(counter, before)
     end
     if not counter.is_changed then
       changed(counter)
@@ -213,17 +275,12 @@ end
 function counters.never_fits(shape, amounts)
   local never = {}
   for at, counter in ipairs(shape.counters) do
-    if not counter.is_read then
-      local amount, limit = amounts[at], counter.limit
-      if amount > limit then
-        never[#never + 1] = { counter.scope, counter.unit, amount, limit }
-      end
-      for _, floor in ipairs(foreign_floors(shape, counter)) do
-        limit = limit - floor[3]
-        if amount > limit then
-          never[#never + 1] = { floor[1], counter.unit, amount, limit }
-        end
-      end
+    local limit = counter.limit
+    if counter.guaranteed > 0 and not is_lent(shape, counter) then
+      limit = limit - counter.guaranteed + own_part(shape, counter, "floor")
+    end
+    if amounts[at] > limit and not counter.is_read then
+      never[#never + 1] = { counter.scope, counter.unit, amounts[at], limit }
     end
   end
   return never
@@ -268,6 +325,25 @@ local function lift_limits(limits, keeps)
   end
 end
 
+local function set_floors(floors)
+  for _, counter in pairs(counter_shelf:all()) do
+    if counter and (counter.floor > 0 or counter.guaranteed > 0) then
+      counter.floor, counter.within, counter.guaranteed, counter.kept, counter.lent = 0, "", 0, 0, ""
+      changed(counter)
+    end
+  end
+  for _, floor in ipairs(floors) do
+    local counter, within = counters.of(floor[1], floor[2]), counters.of(floor[4], floor[2])
+    counter.floor, counter.within = floor[3], within.name
+    within.guaranteed = within.guaranteed + floor[3]
+    within.kept = within.kept + math.max(0, floor[3] - counter.held)
+    within.lent = floor[5] ~= "" and counters.of(floor[5], floor[2]).name or ""
+    changed(counter)
+    changed(within)
+  end
+  book.floors = floors
+end
+
 -- Replace every limit and floor; what is held stays held, and what is committed as long as there is a limit.
 function counters.set(limits, floors, committed, keeps)
   lift_limits(limits, keeps)
@@ -279,7 +355,7 @@ function counters.set(limits, floors, committed, keeps)
       counter.excess = counter.held
     end
   end
-  book.floors = floors
+  set_floors(floors)
   for _, counter in pairs(counter_shelf.kept) do
     if counter and counter.committed ~= 0 and counter.limit == LIMIT.UNLIMITED then
       hold(counter, -counter.committed)

@@ -86,16 +86,26 @@ function acts.charge(entry, command, move)
   if command.slots_tokens ~= 0 or next(turns.slots) then
     turns:note_slots(command.owner, command.slots_tokens)
   end
+  local inside = counters.inside(shape, amounts)
   local shortfalls = counters.take(shape, amounts)
   if #shortfalls > 0 then
     local never = counters.never_fits(shape, amounts)
     if #never > 0 then
       return told(command, turns, "never", "", never)
     end
+    if inside and counters.owes(shortfalls) then -- what was kept for it is lent: what comes free is its own (B11)
+      turns.owed_until_ms = book.now_ms + LIMIT.MARK_MS
+      turns:touch()
+    end
     return not_now(command, turns, "refused", shortfalls)
   end
   local passing = NOTHING
-  local somebody_first = turns.fresh > 0 and turns:anybody_before(shape.class, shape.tenant, command.owner)
+  if book.now_ms < turns.owed_until_ms and not inside then
+    counters.give(shape, amounts)
+    return not_now(command, turns, "yield", NOTHING)
+  end
+  -- What is kept for it is nobody else's, so nobody's turn is taken by it.
+  local somebody_first = turns.fresh > 0 and not inside and turns:anybody_before(shape.class, shape.tenant, command.owner)
   if somebody_first or book.now_ms < replica.yield_until_ms then
     counters.give(shape, amounts)
     local must_yield

@@ -4,11 +4,11 @@
 -- until `expires_ms`; then it is dormant and holds nobody up, and is forgotten a second later.
 
 local function new_pool(name)
-  return { name = name, order = 0, waiting_tokens = 0, fresh = 0, dormant = 0, slots = {} }
+  return { name = name, order = 0, waiting_tokens = 0, fresh = 0, dormant = 0, slots = {}, owed_until_ms = 0 }
 end
 
 local function write_pool(pool)
-  return pack(pool.order, pool.waiting_tokens, pool.fresh, pool.dormant, pool.slots)
+  return pack(pool.order, pool.waiting_tokens, pool.fresh, pool.dormant, pool.slots, pool.owed_until_ms)
 end
 
 local function turns_of(pool)
@@ -22,7 +22,8 @@ end
 
 local function read_pool(blob, name)
   local pool = new_pool(name)
-  pool.order, pool.waiting_tokens, pool.fresh, pool.dormant, pool.slots = unpacked(blob)
+  pool.order, pool.waiting_tokens, pool.fresh, pool.dormant, pool.slots, pool.owed_until_ms = unpacked(blob)
+  pool.owed_until_ms = pool.owed_until_ms or 0
   return turns_of(pool)
 end
 

@@ -2,7 +2,8 @@
 
 A case is a function of an `Opened` store that asserts; `CASES` lists them, so that a new store is one more line in the table
 of a test. Clients' keys are in `ledger_keys.py`, evidence is in `ledger_evidence.py`, prompts being read in
-`ledger_reading.py`, the rows of the state table in `ledger_rows.py`, random histories in `ledger_histories.py`.
+`ledger_reading.py`, what is kept for one in `ledger_reserves.py`, the rows of the state table in `ledger_rows.py`, random
+histories in `ledger_histories.py`.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from headworks.testing.suites.ledger_evidence import EVIDENCE_CASES
 from headworks.testing.suites.ledger_histories import check_history
 from headworks.testing.suites.ledger_keys import KEY_CASES
 from headworks.testing.suites.ledger_reading import READING_CASES
+from headworks.testing.suites.ledger_reserves import RESERVE_CASES
 from headworks.testing.suites.ledger_rows import check_rows
 from headworks.testing.suites.ledger_subject import (
     CHARGED_STATES,
@@ -329,6 +331,7 @@ CASES: tuple[Callable[[Opened], None], ...] = (
     *KEY_CASES,
     *EVIDENCE_CASES,
     *READING_CASES,
+    *RESERVE_CASES,
     check_rows,
     check_history,
 )

@@ -130,7 +130,7 @@ class History:
         replica, tokens = self._replica(), self._random.choice((0, 10, 30, 70))
         scopes = [f"tenant:{self._flow()[1]}", f"pool:{replica[0]}", f"replica:{replica}"]
         if self._random.random() < 0.3:
-            scopes.append("model:small")
+            scopes.append(self._random.choice(("model:small", "reserved:p:acme", "lent:p")))
         charges = [*(Charge(scope, "tokens", tokens) for scope in scopes), Charge(f"replica:{replica}", "requests", 1)]
         if self._random.random() < 0.3:
             read = Charge(f"replica:{replica}", self._random.choice(("prefill_tokens", "heavy_prefills")), max(1, tokens))
@@ -228,10 +228,17 @@ class History:
             Charge("replica:p/0", "prefill_tokens", 50),
             Charge("replica:q/0", "heavy_prefills", 20),
         )
-        floors = (Floor("model:small", "tokens", 20, "pool:p"),) if self._random.random() < 0.5 else ()
+        floors = tuple(floor for floor in FLOORS if self._random.random() < 0.5)
         committed = (Charge("tenant:beta", "tokens", self._sequence % 90),)
         number = self._random.randrange(1 + self._sequence // 50, 5 + self._sequence // 50)
         return SetLimits("policy", number, limits, floors, committed)
+
+
+FLOORS = (
+    Floor("model:small", "tokens", 20, "replica:p/0"),
+    Floor("reserved:p:acme", "tokens", 30, "pool:p", "lent:p"),
+    Floor("tenant:beta", "tokens", 10, "pool:p", "lent:p"),
+)
 
 
 def check_history(opened: Opened) -> None:
