@@ -29,6 +29,7 @@ from headworks.core.policy import (
     GatePolicy,
     Policy,
     PoolPolicy,
+    PreemptionPolicy,
     PressurePolicy,
     PricePolicy,
     QuotaPolicy,
@@ -99,6 +100,8 @@ def _class(name: str, section: ServiceClass, config: Config) -> ClassPolicy:
         idle_s=section.timeouts.idle_s,
         on_tenant_full=section.on_tenant_full,
         on_growth_refused=section.on_growth_refused,
+        preempts=section.preempts,
+        preemptible=section.preemptible,
         refuse_when=None if section.refuse_when is None else GatePolicy(**section.refuse_when.model_dump()),
         observe=section.mode == "observe",
         on_pressure=tuple(_step(step, config) for step in section.on_pressure),
@@ -140,6 +143,8 @@ def _tenant(name: str, section: Tenant, all_classes: tuple[str, ...]) -> TenantP
         models=None if section.models is None else tuple(section.models),
         active_tokens_max=section.active_tokens_max,
         active_requests_max=section.active_requests_max,
+        reserved_tokens=section.reserved.tokens if section.reserved is not None else 0,
+        reserved_requests=section.reserved.requests if section.reserved is not None else 0,
         queue_requests_max=section.queue.requests_max,
         queue_bytes_max=section.queue.bytes_max,
         observe=section.mode == "observe",
@@ -147,6 +152,7 @@ def _tenant(name: str, section: Tenant, all_classes: tuple[str, ...]) -> TenantP
         client_rate=_rate(section.client_rate),
         retry_ratio=section.client_rate.retry_ratio if section.client_rate is not None else None,
         quota=_quota(section.quota),
+        demotes=section.over_quota == "demote",
     )
 
 
@@ -213,6 +219,7 @@ def _pool(name: str, section: Pool) -> PoolPolicy:
         stalled_s=section.observe.stalled_s,
         pressure=PressurePolicy(**section.pressure.model_dump()),
         breaker=BreakerPolicy(**section.breaker.model_dump()),
+        preemption=PreemptionPolicy(**section.preemption.model_dump()),
         retries_ratio_max=section.retries.ratio_max,
     )
 

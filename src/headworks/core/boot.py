@@ -31,7 +31,7 @@ from headworks.core.commands import (
 )
 from headworks.core.desk import Desk
 from headworks.core.events import LedgerLost, StoreChanged
-from headworks.core.ledger_limits import committed_of, limits_of
+from headworks.core.ledger_limits import committed_of, floors_of, limits_of
 from headworks.core.life import LEAVING, SETTLING, Life
 from headworks.core.peak import Profile
 from headworks.core.policy import INFINITE_S
@@ -156,10 +156,10 @@ class Boot:
     def put_limits(self) -> None:
         """Tell the ledger what every scope may hold: the policy's word, and the engines' where the policy says `auto`."""
         policy = self._desk.policy
-        limits, committed = tuple(limits_of(self._desk)), tuple(committed_of(self._desk))
+        limits, floors, committed = tuple(limits_of(self._desk)), tuple(floors_of(self._desk)), tuple(committed_of(self._desk))
         self._desk.limits_open = True
         version = f"{policy.version}/observing" if policy.observe else policy.version
-        self._desk.command(SetLimits(version, policy.number, limits, (), committed))
+        self._desk.command(SetLimits(version, policy.number, limits, floors, committed))
 
     def answered(self, answer: Answer, now_s: float) -> bool:
         """An answer about this gateway's standing or about engines. True when the ledger is there again after it was lost."""

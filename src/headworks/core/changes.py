@@ -17,6 +17,7 @@ from headworks.core.policy import INFINITE_S, Policy
 from headworks.core.pool import Pool
 from headworks.core.refusing import Refusing
 from headworks.core.replica import BROKEN, Replica
+from headworks.core.reserves import EXCEEDED
 
 LOOK_S_MIN = 0.025
 """Looks cost the engine's front end time: not more often than this, however fast its clock runs."""
@@ -52,6 +53,8 @@ class Changes:
         replica.progress_s = now_s
         pool = self._pool_of(replica)
         pool.learn_capacity()
+        if pool.reserves is not None and pool.reserves.is_cut:
+            self._desk.alarm(EXCEEDED, pool.name, "more is reserved than the pool has: each reserve is cut in proportion")
         self._boot.put_limits()
         self._desk.observe(replica.name, now_s)
         return pool

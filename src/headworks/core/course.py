@@ -139,7 +139,7 @@ class Course:
         life.cut = life.wanted and life.lane.service_class.on_growth_refused != "stop"
         told = reason if life.wanted else ""
         self._desk.effect(Abort(life.execution.id, told, life.shortfall, life.cut))
-        self._leave(life, "growth_refused", reason, now_s, abort=False)
+        self.leave(life, "growth_refused", reason, now_s, abort=False)
 
     def client_slow(self, event: ClientSlow, now_s: float) -> None:
         """While its answer is not read, nobody here can vouch that it still runs."""
@@ -195,7 +195,7 @@ class Course:
         if life is None or life.state not in (SENT, RUNNING, LEAVING):
             return None
         already = life.state == LEAVING
-        self._leave(life, "lost", "upstream_lost", now_s, abort=not already, tells=not event.unheard)
+        self.leave(life, "lost", "upstream_lost", now_s, abort=not already, tells=not event.unheard)
         replica = life.replica
         if replica is not None:
             replica.unproved.setdefault(life.execution.id, now_s)
@@ -208,20 +208,20 @@ class Course:
     def silent(self, event: EngineSilent, now_s: float) -> None:
         life = self._desk.runs.get(event.execution)
         if life is not None and life.state in (SENT, RUNNING):
-            self._leave(life, "silent", "upstream_timeout", now_s)
+            self.leave(life, "silent", "upstream_timeout", now_s)
 
     def away(self, life: Life, now_s: float) -> None:
         """Another gateway holds its record now: close the connection and testify."""
-        self._leave(life, "away", "ledger_unavailable", now_s)
+        self.leave(life, "away", "ledger_unavailable", now_s)
 
     def drained(self, life: Life, now_s: float) -> None:
         """The gateway's own time is up: cut it, told as such."""
-        self._leave(life, "time_over", "draining", now_s)
+        self.leave(life, "time_over", "draining", now_s)
 
     def client_gone(self, life: Life, now_s: float) -> None:
         """The last subscriber of something sent has left."""
         if life.state in (SENT, RUNNING):
-            self._leave(life, "gone", "", now_s)
+            self.leave(life, "gone", "", now_s)
 
     def due(self, life: Life, now_s: float) -> None:
         """A timer of something sent has passed: the first byte's limit, the time budget, or overdue evidence."""
@@ -232,9 +232,9 @@ class Course:
             self._mark_unproved(life, now_s)  # what the clock could not prove, counting may
         elif life.state in (SENT, RUNNING):
             over = now_s >= life.request.finish_by_s
-            self._leave(life, "time_over" if over else "silent", "deadline_exceeded" if over else "upstream_timeout", now_s)
+            self.leave(life, "time_over" if over else "silent", "deadline_exceeded" if over else "upstream_timeout", now_s)
 
-    def _leave(self, life: Life, what: str, reason: str, now_s: float, abort: bool = True, tells: bool = True) -> None:
+    def leave(self, life: Life, what: str, reason: str, now_s: float, abort: bool = True, tells: bool = True) -> None:
         """Unwanted from here on, and still charged: abort, cancel, and wait for evidence."""
         desk = self._desk
         was = life.state

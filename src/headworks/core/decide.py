@@ -22,9 +22,12 @@ from headworks.core.reading import SATURATED
 from headworks.core.reasons import REASONS
 from headworks.core.types import REASON, Decision, Request, Row
 
+CHECK: Final = 0
 VALUE: Final = 2
 LIMIT: Final = 3
 """Places in a `Row`."""
+TENANT = "tenant"
+"""The check of a tenant's own limits: whoever asks inside its reserve is held up by nothing else."""
 SOON_S = 1.0
 """The hint of a refusal that has nothing to do with load."""
 PROVED_RATIO = 0.95
@@ -54,12 +57,12 @@ class Decider:
         work = self.estimator.work(request, pool, lane.tenant_policy)
         replica, reason = pool.place(request, work, lane, now_s)
         read_at = pool.reads_least() if reason == SATURATED else replica
-        share, kept = lane.share, None
+        share = lane.share
         if share is not None and share.use is not None:
             share.use.asked_s = now_s
-            kept = share.kept(work, pool, now_s) if share.rivals else None
-            if kept is not None:
-                replica = read_at = None
+        kept = lane.kept(work, now_s) if lane.keeps else None
+        if kept is not None:
+            replica = read_at = None
         # What it waits for is being read there: its first token comes as late as if it stood behind that in the engine.
         forecast = forecast_of(work, lane, read_at, discipline, now_s)
         life = Life(request, number, lane, work, forecast)
@@ -68,6 +71,9 @@ class Decider:
             life.start_by_s = start_by_s(request, lane.service_class, forecast.prefill_s)
         else:
             life.start_by_s = INFINITE_S
+        inside = lane.reserve is not None and lane.is_inside(work)
+        if inside:  # no forecast says that it cannot be on time: there is room for it, or there will be
+            life.start_by_s = max(life.start_by_s, min(request.start_by_s, request.arrived_s + lane.service_class.wait_s_max))
         life.rows = rows = compare(request, work, lane, forecast, now_s)
         if kept is not None:
             rows.append(kept)
@@ -75,17 +81,17 @@ class Decider:
             rows[:0] = metering.arrived(life, now_s)
         if lane.gates is not None:
             rows += lane.gates.rows(now_s)
-        if replica is None or pool.queue.requests:
+        if replica is None or (pool.queue.requests and not inside):
             return life, False
         for row in rows:
-            if row[VALUE] > row[LIMIT]:
+            if row[VALUE] > row[LIMIT] and (not inside or row[CHECK] == TENANT):
                 return life, False
         return life, True
 
     def judge(self, life: Life, now_s: float) -> list[Row]:
         """All checks as things stand now."""
         rows = compare(life.request, life.work, life.lane, life.forecast, now_s)
-        kept = life.lane.share.kept(life.work, life.lane.pool, now_s) if life.lane.share is not None else None
+        kept = life.lane.kept(life.work, now_s) if life.lane.keeps else None
         if kept is not None:
             rows.append(kept)
         return [*metering.again(life, now_s), *rows] if life.lane.metered else rows
@@ -97,7 +103,8 @@ class Decider:
         if never is not None:
             life.rows.append(never)
             return NEVER
-        failed = {row[REASON] for row in life.rows if row[VALUE] > row[LIMIT]}
+        inside = life.lane.is_inside(life.work)
+        failed = {row[REASON] for row in life.rows if row[VALUE] > row[LIMIT] and (not inside or row[CHECK] == TENANT)}
         if not failed:
             return ""
         for reason in AT_ONCE:
@@ -119,6 +126,10 @@ class Decider:
         largest = lane.pool.tokens_largest if not lane.pool.policy.floors else lane.pool.largest_tokens(life.request.model)
         if largest is not None and work.kv_tokens > largest:
             return "memory", lane.pool_scope, work.kv_tokens, largest, "tokens", NEVER
+        if lane.reserves is not None and lane.pool.tokens_max is not None:
+            left = lane.pool.tokens_max - lane.reserves.others_tokens(lane)
+            if work.kv_tokens > left:
+                return "memory", lane.pool_scope, work.kv_tokens, left, "tokens beside what is reserved", NEVER
         tenant = lane.tenant_policy
         if tenant.active_tokens_max is not None and work.tokens > tenant.active_tokens_max:
             return "tenant", lane.tenant_scope, work.tokens, tenant.active_tokens_max, "tokens", NEVER
@@ -137,7 +148,7 @@ class Decider:
             tuple(life.rows),
             life.forecast,
             life.work,
-            self._retry_after_s(life, reason, now_s) if outcome == "refuse" else None,
+            self.retry_after_s(life, reason, now_s) if outcome == "refuse" else None,
             _position(life.lane) if outcome == "queue" else 0,
             ", ".join(life.variant.told) if life.variant is not None and outcome != "refuse" else "",
             now_s,
@@ -150,7 +161,8 @@ class Decider:
             life.decision is None,
         )
 
-    def _retry_after_s(self, life: Life, reason: str, now_s: float) -> float | None:
+    def retry_after_s(self, life: Life, reason: str, now_s: float) -> float | None:
+        """When its client should come back, which keeps a slot for it where the reason gives one."""
         retry, horizon_s = REASONS[reason].retry, self.policy.horizon_s
         if self.policy.observe and retry in ("ticket", "refill"):
             return None  # its client is not told, so no slot is kept for it

@@ -23,8 +23,10 @@ from headworks.core.lane import Lane
 from headworks.core.life import ASKED, ENDED, MOVES_FROM, RUNNING, Life
 from headworks.core.policy import INFINITE_S, ClassPolicy, Policy, TenantPolicy
 from headworks.core.pool import Pool
+from headworks.core.preempt import Preemption
 from headworks.core.reading import Charges
 from headworks.core.replica import Replica
+from headworks.core.reserves import reserves_of
 from headworks.core.tenant import Left, TenantUse
 from headworks.core.types import Decision, Owner, Request
 
@@ -45,6 +47,7 @@ class Desk:
         self.runs: dict[str, Life] = {}
         """Execution id → life, from the first ask until it is settled."""
         self.pools = {name: Pool(pool, policy.first_token_s, self.runs, utc_offset_s) for name, pool in policy.pools.items()}
+        self._keep_contracts()
         self.cascades = Cascades(policy)
         self.disciplines = {name: Discipline(pool.discipline) for name, pool in policy.pools.items()}
         self._utc_offset_s = utc_offset_s
@@ -99,12 +102,22 @@ class Desk:
             else:
                 pool.change_policy(pool_policy, policy.first_token_s)
             self.disciplines[name] = Discipline(pool_policy.discipline)
+        self._keep_contracts()
         for name, tenant_policy in policy.tenants.items():
             use = self.tenants.get(name)
             if use is None:
                 self.tenants[name] = TenantUse(tenant_policy, policy.prices, self._utc_offset_s)
             else:
                 use.change(tenant_policy, policy.prices, now_s)
+
+    def _keep_contracts(self) -> None:
+        """What is some tenants' own, and what may be stopped for others: nothing while all of it is only observed."""
+        preemptible = any(one.preemptible for one in self.policy.classes.values()) and not self.policy.observe
+        for name, pool in self.pools.items():
+            pool.preemption = (pool.preemption or Preemption()) if preemptible and pool.spill is None else None
+            pool.reserves = reserves_of(pool.reserves, pool.policy, self.policy.tenants.values())
+            if pool.reserves is not None and name in self.policy.pools:
+                pool.learn_capacity()
 
     def lane(self, tenant: str, service_class: str, pool: str) -> Lane:
         """The lane of a request under today's policy."""
@@ -261,6 +274,9 @@ class Desk:
         if use is not None:
             use.tokens += kv_tokens
             use.requests += sequences
+        reserves = life.lane.reserves
+        if reserves is not None and (life.lane.borrows or life.lane.reserve is not None):
+            reserves.count(life.lane.reserve, kv_tokens, sequences)
         tenant.tokens += one * (work.tokens - life.spare_tokens)
         tenant.requests += sequences
 

@@ -83,7 +83,7 @@ class Round:
     what is free. Others go on meanwhile. The ledger is told of such a head, and lets others past it only so often (D2).
     """
 
-    __slots__ = ("_blocked", "_discipline", "_now_s", "_observes", "_owner", "_passed_by", "_pool", "commands")
+    __slots__ = ("_awaits", "_blocked", "_discipline", "_now_s", "_observes", "_owner", "_passed_by", "_pool", "commands")
 
     def __init__(self, pool: Pool, discipline: Discipline, owner: Owner, observes: bool, now_s: float) -> None:
         self._pool = pool
@@ -92,6 +92,8 @@ class Round:
         self._observes = observes
         self._now_s = now_s
         self._passed_by = 0
+        self._awaits = pool.preemption is not None and bool(pool.preemption.waiting) and pool.preemption.is_awaited()
+        """Somebody has preempted, and waits for what that frees."""
         self._blocked: dict[Flow, str] = {}
         self.commands: list[Command] = []
         """What the ledger has to know of those who wait and are not asked for, before others are."""
@@ -99,11 +101,15 @@ class Round:
     def next(self) -> Life | None:
         """Whoever is next, with the replica it goes to; or somebody whose time is over. None: nobody can start now."""
         pool, queue, now_s = self._pool, self._pool.queue, self._now_s
-        if pool.is_full and not self._observes:
+        first = bool(queue.reserved) or self._awaits
+        if pool.is_full and not self._observes and not first:
             return None
-        for life in self._discipline.heads(queue):
+        for life in self._heads() if first else self._discipline.heads(queue):
             lane = life.lane
             if lane.flow in self._blocked:
+                continue
+            if self._awaits and lane.service_class.preemptible:  # what is stopped is not stopped for its like
+                self._blocked[lane.flow] = ""
                 continue
             if now_s > life.start_by_s:
                 return life
@@ -116,7 +122,7 @@ class Round:
             if not lane.tenant_fits(life.work):
                 self._block(life, "tenant_capacity_exceeded")
                 continue
-            kept = lane.share.kept(life.work, pool, now_s) if lane.share is not None and lane.share.rivals else None
+            kept = lane.kept(life.work, now_s) if lane.keeps else None
             if kept is not None:
                 self._block(life, kept[REASON])
                 self._unmark(queue.lines[lane.flow])
@@ -131,9 +137,20 @@ class Round:
                 if passing is not None:
                     return passing
                 continue
-            if not self._may_be_passed(life, reason):
+            if not (self._awaits and life.preempts) and not self._may_be_passed(life, reason):
                 return None
         return None
+
+    def _heads(self) -> Iterator[Life]:
+        """Before everybody else: who asks inside its tenant's reserve, whom no running limit holds up; who has preempted."""
+        for flow in self._pool.queue.reserved:
+            life = self._pool.queue.lines[flow].first()
+            if life.lane.is_inside(life.work):
+                yield life
+        if self._awaits and self._pool.preemption is not None:
+            yield from self._pool.preemption.first()
+        if not self._pool.is_full:
+            yield from self._discipline.heads(self._pool.queue)
 
     def _of_another_model(self, head: Life) -> Life | None:
         """Behind a head that waits for room which is kept for other models, one of those models that can start now."""

@@ -54,6 +54,8 @@ class Abort:
     """The limit that decided, where one did."""
     as_length: bool = False
     """Its client is told nothing but `finish_reason: length`, in an answer that ends as any other (A8)."""
+    retry_after_s: float | None = None
+    """When its client should come back, where it was given a slot."""
 
 
 @dataclass(slots=True)

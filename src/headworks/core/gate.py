@@ -25,6 +25,7 @@ from headworks.core.identity import NOTHING, Identity
 from headworks.core.life import ASKED, CLAIMING, LEAVING, QUEUED, UNASKED, Life
 from headworks.core.policy import INFINITE_S, Policy
 from headworks.core.pool import Pool
+from headworks.core.preempt import Preempting
 from headworks.core.refusing import Refusing, blocked_by
 from headworks.core.second_tries import SecondTries
 from headworks.core.snapshot import audit, snapshot, tenant_use
@@ -37,6 +38,7 @@ class Gate:
     def __init__(self, policy: Policy, gateway: str, seed: bytes, boot: str, utc_offset_s: float = 0.0) -> None:
         self._desk = Desk(policy, Owner(gateway, boot), seed, utc_offset_s)
         self._course = Course(self._desk)
+        self._preempting = Preempting(self._desk, self._course.leave)
         self._boot = Boot(self._desk)
         self._refusing = Refusing(self._desk, self._course)
         self._identity = Identity(self._desk, self._course, self._boot, self._refusing)
@@ -133,6 +135,8 @@ class Gate:
             life.blocked_by = "queue_timeout" if life.lane.tenant_fits(life.work) else "tenant_capacity_exceeded"
         self._pump(pool, now_s)
         if life.state == QUEUED:
+            if pool.preemption is not None and life.lane.service_class.preempts:
+                self._desk.wake(pool.preemption.looks_at_s)
             self._desk.set_timer(life, life.start_by_s - (LAST_S if life.lane.cascade is not None else 0.0))
             life.decision = self._desk.decider.decision(life, "queue", life.blocked_by, now_s)
             self._desk.record(life.decision)
@@ -166,6 +170,8 @@ class Gate:
             life = turn.next()
             desk.tell(turn.commands)
             if life is None:
+                if pool.preemption is not None and now_s >= pool.preemption.looks_at_s and pool.queue.requests:
+                    self._preempting.look(pool, now_s)
                 return
             if now_s > life.start_by_s:
                 self._fallback.expire(life, now_s)
@@ -278,7 +284,7 @@ class Gate:
         if answer.outcome == "fenced":
             self._boot.fenced(now_s)
         else:
-            life.blocked_by = blocked_by(answer.shortfalls)
+            life.blocked_by, life.lacks = blocked_by(answer.shortfalls), answer.shortfalls
             flow = life.lane.flow if life.lane.share is not None else None
             self._desk.wake(pool.sent_back(flow, answer.outcome, now_s))
             if flow:

@@ -15,7 +15,7 @@ from headworks.core.pool import Pool
 from headworks.core.predict import TokenPromise
 from headworks.core.shares import Share
 from headworks.core.tenant import TenantUse, is_metered
-from headworks.core.types import Work
+from headworks.core.types import Row, Work
 
 ONE_FLOW = ("all", "all")
 
@@ -25,6 +25,7 @@ class Lane:
 
     __slots__ = (
         "answers",
+        "borrows",
         "by_deadline",
         "cached_ratio",
         "cascade",
@@ -32,6 +33,7 @@ class Lane:
         "flow",
         "gates",
         "is_paced",
+        "keeps",
         "lengths",
         "limits_tenant",
         "metered",
@@ -39,6 +41,8 @@ class Lane:
         "pool",
         "pool_scope",
         "queue_max",
+        "reserve",
+        "reserves",
         "service_class",
         "share",
         "tails",
@@ -83,6 +87,14 @@ class Lane:
         self.use = self.share.use if self.share else None
         """What its class has in the pool, where it is counted."""
         self.is_paced = self.share is not None and self.share.is_paced
+        self.reserves = pool.reserves
+        self.borrows = pool.reserves is not None and service_class.preemptible
+        """What is reserved and not in use may be lent to its work."""
+        own = pool.reserves.of(tenant.policy.name) if pool.reserves is not None else None
+        self.reserve = None if self.borrows else own
+        """What is kept for its tenant here."""
+        self.keeps = self.reserves is not None or (self.share is not None and bool(self.share.rivals))
+        """Something may be kept from its work for others (`kept`)."""
         self.lengths = pool.lengths.of(tenant.policy.name)
         """How long its tenant's answers are."""
         self.tenant_scope = f"tenant:{tenant.policy.name}"
@@ -105,14 +117,28 @@ class Lane:
             return False
         return policy.active_requests_max is None or tenant.requests + work.sequences <= policy.active_requests_max
 
+    def is_inside(self, work: Work) -> bool:
+        """It asks for no more than what is kept for its tenant (B11)."""
+        return self.reserve is not None and self.reserve.has_room(work)
+
+    def kept(self, work: Work, now_s: float) -> Row | None:
+        """What stands in the way of this work, if the room it would take is kept for other tenants or classes."""
+        if self.reserves is not None:
+            if self.is_inside(work):
+                return None
+            row = self.reserves.row(work, self, now_s)
+            if row is not None:
+                return row
+        return self.share.kept(work, self.pool, now_s) if self.share is not None and self.share.rivals else None
+
     def charges(self, work: Work, replica_scope: str) -> tuple[tuple[str, str, int], ...]:
         """What a reserve charges: plain tokens to the tenant, whole memory blocks to pool and replica, sequences to all.
 
-        Plain tuples in the shape of `Charge`: six are made for every request.
+        Plain tuples in the shape of `Charge`: six are made for every request. Two more where it stands on a reserve.
         """
         tenant, pool = self.tenant_scope, self.pool_scope
         tokens, kv_tokens, sequences = work.tokens, work.kv_tokens, work.sequences
-        return (
+        plain = (
             (tenant, "tokens", tokens),
             (tenant, "requests", sequences),
             (pool, "tokens", kv_tokens),
@@ -120,3 +146,7 @@ class Lane:
             (replica_scope, "tokens", kv_tokens),
             (replica_scope, "requests", sequences),
         )
+        if self.reserves is None or (self.reserve is None and not self.borrows):
+            return plain
+        stands_on = self.reserves.lent_scope if self.reserve is None else self.reserve.scope
+        return (*plain, (stands_on, "tokens", kv_tokens), (stands_on, "requests", sequences))

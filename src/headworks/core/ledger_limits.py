@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from headworks.core.commands import Floor
 from headworks.core.desk import Desk
 from headworks.core.quota import Quota
 from headworks.core.types import Charge
@@ -28,6 +29,8 @@ def limits_of(desk: Desk) -> Iterator[Charge]:
         stated = pool.policy.active_tokens_max
         if stated is not None or (known and len(known) == len(limits)):
             yield Charge(f"pool:{pool.name}", "tokens", sum(known) if stated is None else stated)
+        if pool.reserves is not None and pool.places_max is not None:  # sequences are kept beside this
+            yield Charge(f"pool:{pool.name}", "requests", pool.places_max)
         for replica, limit in zip(replicas, limits, strict=True):
             if limit is not None:
                 yield Charge(replica.scope, "tokens", limit)
@@ -35,6 +38,13 @@ def limits_of(desk: Desk) -> Iterator[Charge]:
             if places is not None:
                 yield Charge(replica.scope, "requests", places)
             yield from map(Charge._make, replica.reading.limits(replica.scope))
+
+
+def floors_of(desk: Desk) -> Iterator[Floor]:
+    """What of a pool is kept for single tenants (B11)."""
+    for pool in desk.pools.values():
+        if pool.reserves is not None and not desk.policy.observe:
+            yield from pool.reserves.floors()
 
 
 def committed_of(desk: Desk) -> Iterator[Charge]:

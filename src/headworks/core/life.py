@@ -56,6 +56,7 @@ MOVES: dict[tuple[str, str], str] = {
     (SENT, "silent"): LEAVING,
     (SENT, "time_over"): LEAVING,
     (SENT, "away"): LEAVING,
+    (SENT, "preempted"): LEAVING,
     (SENT, "proved"): SETTLING,
     (RUNNING, "gone"): LEAVING,
     (RUNNING, "ended"): SETTLING,
@@ -63,6 +64,7 @@ MOVES: dict[tuple[str, str], str] = {
     (RUNNING, "silent"): LEAVING,
     (RUNNING, "time_over"): LEAVING,
     (RUNNING, "away"): LEAVING,
+    (RUNNING, "preempted"): LEAVING,
     (RUNNING, "growth_refused"): LEAVING,
     (RUNNING, "proved"): SETTLING,
     (LEAVING, "not_sent"): SETTLING,
@@ -94,10 +96,10 @@ class Life:
     __slots__ = (
         "admitted_s", "ask", "ask_late_s", "assembled", "batch", "blocked_by", "claim", "cut", "decision", "drawn",
         "end_reason", "evidence", "execution", "failed", "first_byte_s", "forecast", "growing", "growing_late_s",
-        "growth_refused", "growths", "growths_refused", "is_held", "lane", "leaving_s", "marks", "number", "opening_tokens",
-        "output_tokens", "quota", "reading_tokens", "reads", "replica", "reported", "request", "retry_kind", "rows", "sent_s",
-        "sharers", "shortfall", "spare_tokens", "start_by_s", "state", "subscribers", "timed_s", "timer_number", "timer_s",
-        "told_s", "turn_tokens", "unread_until_s", "usage", "variant", "was_held", "work",
+        "growth_refused", "growths", "growths_refused", "is_held", "lacks", "lane", "leaving_s", "marks", "number",
+        "opening_tokens", "output_tokens", "preempts", "quota", "reading_tokens", "reads", "replica", "reported", "request",
+        "retry_kind", "rows", "sent_s", "sharers", "shortfall", "spare_tokens", "start_by_s", "state", "subscribers", "timed_s",
+        "timer_number", "timer_s", "told_s", "turn_tokens", "unread_until_s", "usage", "variant", "was_held", "work",
     )
     # fmt: on
 
@@ -172,6 +174,10 @@ class Life:
     """It broke off, and its client, who has heard nothing of it, waits for proof that it stopped (`core/second_tries.py`)."""
     was_held: bool
     """That has been so, of this attempt or of the one before."""
+    lacks: tuple[Shortfall, ...]
+    """What the ledger had too little of when it refused it last."""
+    preempts: bool
+    """Something was stopped for it, once."""
     retry_kind: str
     """Of a retry: `ticket_kept` or `early`."""
 
@@ -199,9 +205,10 @@ class Life:
         self.ask_late_s = self.growing_late_s = 0.0
         self.timer_number = self.batch = self.opening_tokens = self.reading_tokens = self.turn_tokens = 0
         self.output_tokens = self.spare_tokens = self.growths = self.growths_refused = 0
-        self.reads = ()
+        self.reads = self.lacks = ()
         self.drawn = ()
         self.failed = self.reported = self.assembled = self.growth_refused = self.cut = self.is_held = self.was_held = False
+        self.preempts = False
 
     def used_tokens(self) -> int:
         """What of its turn was really used: nothing if it never ran, all of it if nobody can say."""

@@ -127,13 +127,17 @@ class Memory:
 
     # the over-commit
 
-    def beyond(self, work: Work, lengths: Lengths, now_s: float) -> str:
-        """Why this, which is more than what is left of the engine's memory, may not be reserved; or ""."""
+    def beyond(self, work: Work, lengths: Lengths, now_s: float, kept_tokens: int = 0) -> str:
+        """Why this, which is more than what is left of the engine's memory, may not be reserved; or "".
+
+        `kept_tokens`: so much of it is reserved for others, who do not have it yet.
+        """
         replica = self._replica
         if replica.tokens + work.kv_tokens > (replica.tokens_max or 0):
             self._is_pressed = True
             return "queue_timeout"
-        if self.ratio > 1.0 and replica.policy.guards_peak and self.peak_with(work, lengths, now_s) > self.guarded_tokens:
+        most = self.guarded_tokens - kept_tokens
+        if self.ratio > 1.0 and replica.policy.guards_peak and self.peak_with(work, lengths, now_s) > most:
             return "kv_saturation"
         return ""
 

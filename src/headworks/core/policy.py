@@ -60,6 +60,9 @@ class ClassPolicy:
     """`length`, `spare` or `stop`."""
     observe: bool = False
     refuse_when: GatePolicy | None = None
+    preempts: bool = False
+    """One of its requests that is about to be late may stop one of a preemptible class (B12)."""
+    preemptible: bool = False
     on_pressure: tuple[StepPolicy, ...] = ()
     """What its requests may be made to be before they are refused, in the order in which it is done."""
 
@@ -113,6 +116,9 @@ class TenantPolicy:
     models: tuple[str, ...] | None = None
     active_tokens_max: int | None = None
     active_requests_max: int | None = None
+    reserved_tokens: int = 0
+    reserved_requests: int = 0
+    """What nobody else may hold, in each pool that it may ask (B11). 0: nothing."""
     queue_requests_max: int | None = None
     queue_bytes_max: int | None = None
     observe: bool = False
@@ -121,6 +127,8 @@ class TenantPolicy:
     retry_ratio: float | None = None
     """Retries a client may make, as a share of its first attempts; those that keep their return slot do not count."""
     quota: QuotaPolicy | None = None
+    demotes: bool = False
+    """Over its rate or quota in tokens it is not refused, but counts for less (B13)."""
 
 
 @dataclass(slots=True)
@@ -167,6 +175,14 @@ class SpillPolicy:
     model: str
     price: PricePolicy
     nanomoney_per_day_max: int
+
+
+@dataclass(slots=True)
+class PreemptionPolicy:
+    """When a running request is stopped for one that waits, and how often at most (B12)."""
+
+    remaining_ratio: float = 0.5
+    running_ratio_per_min_max: float = 0.02
 
 
 @dataclass(slots=True)
@@ -223,6 +239,7 @@ class PoolPolicy:
     stalled_s: float = 5.0
     pressure: PressurePolicy = field(default_factory=PressurePolicy)
     breaker: BreakerPolicy = field(default_factory=BreakerPolicy)
+    preemption: PreemptionPolicy = field(default_factory=PreemptionPolicy)
     retries_ratio_max: float = 0.1
     """Our own second tries upstream, as a share of first ones (B15)."""
     follows_prefixes: bool = True

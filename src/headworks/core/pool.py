@@ -13,10 +13,12 @@ from headworks.core.lengths import TenantLengths
 from headworks.core.memory import UNKNOWN
 from headworks.core.policy import INFINITE_S, PoolPolicy
 from headworks.core.predict import SERVICE_GAPS_MAX, SERVICE_WINDOW_S, DrainRate
+from headworks.core.preempt import Preemption
 from headworks.core.pressure import Pressure
 from headworks.core.queue import PoolQueue
 from headworks.core.reading import NOTHING_COUNTED
 from headworks.core.replica import BROKEN, Replica, Runs
+from headworks.core.reserves import Reserves
 from headworks.core.retrying import UpstreamRetries
 from headworks.core.slots import ReturnSlots
 from headworks.core.speeds import Usual
@@ -55,7 +57,9 @@ class Pool:
         "leaving",
         "lengths",
         "name",
+        "places_max",
         "policy",
+        "preemption",
         "pressure",
         "proof_s",
         "queue",
@@ -63,6 +67,7 @@ class Pool:
         "reads_from_tokens",
         "replicas",
         "requests",
+        "reserves",
         "retries",
         "single",
         "slots",
@@ -113,6 +118,12 @@ class Pool:
         """Prompts of work that can wait, sent and not answered yet."""
         self.reads_from_tokens = NOTHING_COUNTED
         """Prompts of at least so many tokens are counted while they are read."""
+        self.preemption: Preemption | None = None
+        """What is stopped here for others; None: nothing may be."""
+        self.reserves: Reserves | None = None
+        """What of it is some tenants' own; None: nothing."""
+        self.places_max: int | None = None
+        """Sequences that all its engines may run at once, by their own words; None while nobody knows."""
         self.tokens_max: int | None = policy.active_tokens_max
         """The stated limit, or the sum of what the engines hold; None while nobody knows."""
         self.unguarded_tokens = UNKNOWN
@@ -168,6 +179,10 @@ class Pool:
             limits = [replica.tokens_max for replica in described]
             known = [limit for limit in limits if limit is not None]
             self.tokens_max = sum(known) if known else None
+        places = [replica.requests_max() for replica in self.replicas.values()]
+        self.places_max = None if None in places else sum(one for one in places if one is not None)
+        if self.reserves is not None:
+            self.reserves.fit(self.tokens_max, self.places_max)
         if described:
             self.unguarded_tokens = sum(replica.memory.unguarded_tokens for replica in described)
         self.tokens_largest = self.largest_tokens()

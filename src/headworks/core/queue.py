@@ -138,7 +138,7 @@ Rank = Callable[[WaitingLine], tuple[float, ...]]
 class PoolQueue:
     """All that waits for one pool, by flow, with the totals that checks and forecasts need."""
 
-    __slots__ = ("_rank", "_ranked", "_turns", "classes", "lines", "paused", "requests", "tokens")
+    __slots__ = ("_rank", "_ranked", "_turns", "classes", "lines", "paused", "requests", "reserved", "tokens")
 
     def __init__(self) -> None:
         self.lines: dict[Flow, WaitingLine] = {}
@@ -148,6 +148,8 @@ class PoolQueue:
         self.tokens = 0
         self.paused: dict[Flow, float] = {}
         """Flows the ledger has sent back, and when to ask for them again."""
+        self.reserved: dict[Flow, None] = {}
+        """Flows of tenants that have a reserve here (`core/reserves.py`), in the order in which they began to wait."""
         self._turns = Level()
         self._rank: Rank | None = None
         self._ranked: list[tuple[tuple[float, ...], Flow]] = []
@@ -183,6 +185,10 @@ class PoolQueue:
         self._rank = None
 
     def _weigh(self, line: WaitingLine, lane: Lane) -> None:
+        if lane.reserve is not None:
+            self.reserved[lane.flow] = None
+        else:
+            self.reserved.pop(lane.flow, None)
         line.share = lane.tenant_policy.share
         line.order(lane.by_deadline)
         waiting = self.classes[lane.flow[0]]
@@ -203,6 +209,7 @@ class PoolQueue:
         service_class, tenant = lane.flow
         line = self.lines.pop(lane.flow)
         self.paused.pop(lane.flow, None)
+        self.reserved.pop(lane.flow, None)
         if line.ranked_at:
             self._displace(line)
         waiting = self.classes[service_class]

@@ -250,20 +250,26 @@ class Replica:
         return min((limit for limit in places if limit is not None), default=None)
 
     def room(self, work: Work, lane: Lane, now_s: float, model: str = "") -> str:
-        """Why this work cannot go there now, or "". By what this gateway has taken; the ledger has the last word."""
+        """Why this work cannot go there now, or "". By what this gateway has taken; the ledger has the last word.
+
+        What is asked inside a reserve is for the ledger to judge: nobody else may have that room (`core/reserves.py`).
+        """
         if self.capacity is None or now_s < self.down_until_s or now_s > self.stalls_at_s:
             return "no_replica"
         if not self.breaker.is_closed and not self.breaker.lets_pass(now_s):
             return BROKEN
+        inside = lane.reserve is not None and lane.reserve.has_room(work)
         kv_used = self.kv_used_ratio(now_s)
         if kv_used is not None and kv_used > self.policy.kv_ratio_max:
-            return "kv_saturation"
+            if not inside or kv_used + work.kv_tokens * self._kv_of_a_token > 1.0:
+                return "kv_saturation"
         limit = self.limit.value
-        if self.requests and self.requests + work.sequences > limit:
+        if self.requests and self.requests + work.sequences > limit and not inside:
             self.limit.reached = True
             return "queue_timeout"
-        if self.tokens_max is not None and self.tokens + work.kv_tokens > self.memory.unguarded_tokens:
-            reason = self.memory.beyond(work, lane.lengths, now_s)
+        if self.tokens_max is not None and self.tokens + work.kv_tokens > self.memory.unguarded_tokens and not inside:
+            kept_tokens = lane.reserves.kept_from(lane, now_s)[0] // len(lane.pool.replicas) if lane.reserves is not None else 0
+            reason = self.memory.beyond(work, lane.lengths, now_s, kept_tokens)
             if reason:
                 return reason
         floors, most = self.floors, self.tokens_max
@@ -272,6 +278,7 @@ class Replica:
         reading, tokens = self.reading, work.prefill_tokens
         if tokens >= reading.from_tokens and not reading.has_room(tokens, lane.service_class.ttft_slo_s):
             return SATURATED
-        if lane.token_promise is not None and self.decode.is_full(lane.token_promise, self.requests + work.sequences):
+        promise = lane.token_promise
+        if promise is not None and not inside and self.decode.is_full(promise, self.requests + work.sequences):
             return "compute_saturation"  # not `queue_timeout`: nobody may pass who would make it slower still
         return ""

@@ -75,6 +75,8 @@ def _pool(desk: Desk, pool: Pool, now_s: float) -> dict[str, Any]:
     service = pool.drain.longer or pool.drain
     states = Counter(life.state for life in desk.runs.values() if life.request.pool == pool.name)
     return {
+        "preempted_total": pool.preemption.total if pool.preemption is not None else 0,
+        "reserves": _reserves(pool),
         "queue": {
             f"{service_class}/{tenant}": _line(pool, line, desk.disciplines[pool.name], now_s)
             for (service_class, tenant), line in pool.queue.lines.items()
@@ -125,6 +127,15 @@ def _pressure(pressure: Pressure) -> dict[str, Any]:
         "scale_asked": pressure.switch.scale_asked,
         "scale_wanted_ratio": pressure.scale_wanted_ratio,
         "demanded_tokens": pressure.demanded_tokens,
+    }
+
+
+def _reserves(pool: Pool) -> dict[str, Any]:
+    """By tenant: what is kept for it and what of that it has, in tokens and sequences."""
+    found = pool.reserves.stated() if pool.reserves is not None else {}
+    return {
+        name: {"tokens": one.tokens, "requests": one.requests, "tokens_used": one.used[0], "requests_used": one.used[1]}
+        for name, one in found.items()
     }
 
 
@@ -189,6 +200,11 @@ def audit(desk: Desk) -> list[str]:
         _same(found, f"pool {name} tokens", pool.tokens, sum(life.work.kv_tokens for life in stay))
         _same(found, f"pool {name} requests", pool.requests, sum(life.work.sequences for life in stay))
         _audit_classes(found, pool, taken, waiting)
+        if pool.reserves is not None:
+            for scope, (tokens, requests) in pool.reserves.used().items():
+                charged = [one for life in taken for one in life.lane.charges(life.work, "") if one[0] == scope]
+                _same(found, f"{scope} tokens", tokens, sum(amount for _, unit, amount in charged if unit == "tokens"))
+                _same(found, f"{scope} requests", requests, sum(amount for _, unit, amount in charged if unit == "requests"))
         for replica in pool.all_replicas().values():
             there = [life for life in taken if life.execution.replica == replica.name]
             _same(found, f"replica {replica.name} tokens", replica.tokens, sum(life.work.kv_tokens for life in there))

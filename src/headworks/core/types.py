@@ -29,7 +29,7 @@ class Owner(NamedTuple):
 class Charge(NamedTuple):
     """`amount` of `unit` held against `scope`. The ledger adds these up and does not know what a scope means.
 
-    Scopes: `tenant:T`, `client:C`, `class:K`, `pool:P`, `replica:P/R`, `model:M`, `session:S`.
+    Scopes: `tenant:T`, `client:C`, `class:K`, `pool:P`, `replica:P/R`, `model:M`, `session:S`, `reserved:P:T`, `lent:P`.
     Units: `tokens`, `requests`, `prefill_tokens`, `heavy_prefills`.
     """
 

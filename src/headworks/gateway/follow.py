@@ -28,12 +28,12 @@ class Follow:
         """For the metric of attempts: what it is unless something else is heard of it."""
         self.relay: Relay | None = None
 
-    def abort(self, reason: str, shortfall: Shortfall | None = None) -> None:
+    def abort(self, reason: str, shortfall: Shortfall | None = None, retry_after_s: float | None = None) -> None:
         relay = self.relay
         if relay is None:
             return
         if shortfall is None:
-            relay.abort(reason)
+            relay.abort(reason, retry_after_s=retry_after_s)
         elif reason == "kv_saturation":
             relay.abort(reason, value=shortfall.value / shortfall.limit, limit=1.0, unit="")
         elif shortfall.unit == "nanomoney":

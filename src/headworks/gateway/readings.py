@@ -40,6 +40,7 @@ def readings(snapshot: Mapping[str, Any], records: list[Reservation], ledger: st
         for replica_name, replica in pool["replicas"].items():
             yield from _replica(replica_name, replica)
         yield from _reserved(name, records, now_ms)
+        yield Reading("preemptions_total", (name, "gateway"), float(pool["preempted_total"]))
         preempted = [replica["preemptions_total"] for replica in pool["replicas"].values()]
         if any(count is not None for count in preempted):
             yield Reading("preemptions_total", (name, "engine"), float(sum(count or 0 for count in preempted)))

@@ -104,14 +104,22 @@ class Relay:
         elif self.paused:
             upstream.pause_reading()
 
-    def abort(self, code: str, *, value: float | None = None, limit: float | None = None, unit: str = "s") -> None:
+    def abort(
+        self,
+        code: str,
+        *,
+        value: float | None = None,
+        limit: float | None = None,
+        unit: str = "s",
+        retry_after_s: float | None = None,
+    ) -> None:
         """Stop it upstream and go on reading. `code` is what the clients are told; empty: there are none to tell."""
         self._aborted = True
         self._close_passage()
         if self._upstream is not None:
             self._upstream.abort()
         if code:
-            self._audience.fail(code, value=value, limit=limit, unit=unit)
+            self._audience.fail(code, value=value, limit=limit, unit=unit, retry_after_s=retry_after_s)
         self.resume()
 
     def cut_short(self) -> None:

@@ -83,8 +83,9 @@ class Call(Protocol):
 class Attempt(Protocol):
     """One execution on its way: `gateway/relay.py` has the real one."""
 
-    def abort(self, reason: str, shortfall: Shortfall | None = None) -> None:
-        """Stop it upstream; what its client is told, if it is still there, is `reason`, with the limit that decided."""
+    def abort(self, reason: str, shortfall: Shortfall | None = None, retry_after_s: float | None = None) -> None:
+        """Stop it upstream; what its client is told, if it is still there, is `reason`, with the limit that decided, and
+        when to come back."""
         ...
 
     def cut_short(self) -> None:
@@ -301,7 +302,7 @@ class Runner:
         if effect.as_length:
             attempt.cut_short()
         else:
-            attempt.abort(effect.reason, effect.shortfall)
+            attempt.abort(effect.reason, effect.shortfall, effect.retry_after_s)
 
     def _watch(self, effect: effects.Watch) -> None:
         attempt = self._attempts.get(effect.execution)
