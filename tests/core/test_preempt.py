@@ -154,6 +154,7 @@ def test_B12_what_is_stopped_is_not_stopped_for_its_like() -> None:
     for _ in range(3):
         bench.arrive(6_000, 111, service_class="bulk", tenant="batchco")
     name = urgent(bench, 1.0)
+    bench.advance(0.03)
     (abort,) = preempted(bench)
     bench.feed(events.Evidence(abort.execution, "E3a"))
     bench.advance(0.1)

@@ -166,7 +166,7 @@ def _over_key(below: dict[str, Any], key: str, value: Any) -> Any:
 
 
 class Reserved(Section):
-    """Capacity nobody else may hold, in each pool the tenant may ask. What of it is not in use is lent to preemptible classes."""
+    """Capacity nobody else may hold, in each pool the tenant may ask. The unused part is lent to preemptible classes."""
 
     tokens: CountOrZero = Field(0, description="Tokens kept for this tenant, as its pools count them: in whole memory blocks.")
     requests: CountOrZero = Field(0, description="Sequences kept for this tenant.")
@@ -225,6 +225,8 @@ class Tenant(Section):
     rate: Rate | None = Field(None, description="Tokens and requests over time.")
     client_rate: ClientRate | None = Field(None, description="The same for each of its API keys.")
     quota: Quota | None = Field(None, description="What it may use in a period.")
-    over_quota: Literal["refuse", "demote"] = Field("refuse", description="What happens above its rate or quota in tokens; demote: it weighs less among those that wait.")
+    over_quota: Literal["refuse", "demote"] = Field(
+        "refuse", description="What happens above its rate or quota in tokens; demote: it weighs less among those that wait."
+    )
     queue: TenantQueue = section(TenantQueue, "Tighter than the class's queue.")
     slo: dict[Name, Slo] = Field({}, description="Its own promises by class, key by key over the class's.")

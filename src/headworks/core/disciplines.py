@@ -246,7 +246,7 @@ def own_share(lane: Lane) -> Ahead:
     if share is None:
         return _everybody(lane)
     own, line = queue.of_class(lane.flow[0]), queue.line(lane.flow)
-    weight = lane.tenant_policy.share
+    weight = line.share if line.requests else share.weights[1]
     among = own.tenants_share + (0.0 if line.requests else weight)
     tokens = min(own.tokens, int(line.tokens * among / weight))
     requests = min(own.requests, int(line.requests * among / weight))

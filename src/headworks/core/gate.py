@@ -189,6 +189,8 @@ class Gate:
         desk.take(life)
         if not replica.breaker.is_closed:
             replica.breaker.sent(execution.id, now_s)
+        if lane.metered:
+            lane.weigh(now_s)
         queue = lane.pool.queue
         behind = queue.serve(life, now_s) if queue.requests and lane.share is not None else queue
         charges = lane.charges(life.work, replica.scope)
@@ -272,6 +274,8 @@ class Gate:
             return
         desk.move(life, "granted")
         pool.granted(life.request.service_class, life.lane.use, life.work, now_s)
+        if life.lane.metered:
+            metering.granted(life, now_s)
         decision = desk.decider.decision(life, "admit", "", now_s)
         desk.record(decision)
         self._course.granted(life, decision, self._boot.open_until_s, now_s)

@@ -110,6 +110,12 @@ class Lane:
         self.queue_max = service_class.queue_requests_max if tail is None else min(tail, service_class.queue_requests_max)
         """Requests of the class that may wait: the class's bound, or the discipline's where that is tighter."""
 
+    def weigh(self, now_s: float) -> None:
+        """What its tenant weighs may be another by now (B13)."""
+        demotion = self.tenant.demotion
+        if demotion is not None and self.share is not None:
+            self.weights = self.share.weights = (self.weights[0], self.tenant_policy.share * demotion.ratio(now_s))
+
     def tenant_fits(self, work: Work) -> bool:
         """By what the tenant holds through this gateway; the ledger knows about the others and has the last word."""
         policy, tenant = self.tenant_policy, self.tenant

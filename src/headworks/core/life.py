@@ -99,7 +99,7 @@ class Life:
         "growth_refused", "growths", "growths_refused", "is_held", "lacks", "lane", "leaving_s", "marks", "number",
         "opening_tokens", "output_tokens", "preempts", "quota", "reading_tokens", "reads", "replica", "reported", "request",
         "retry_kind", "rows", "sent_s", "sharers", "shortfall", "spare_tokens", "start_by_s", "state", "subscribers", "timed_s",
-        "timer_number", "timer_s", "told_s", "turn_tokens", "unread_until_s", "usage", "variant", "was_held", "work",
+        "timer_number", "timer_s", "told_s", "turn_share", "turn_tokens", "unread_until_s", "usage", "variant", "was_held", "work",
     )
     # fmt: on
 
@@ -140,6 +140,8 @@ class Life:
     """What it is charged until its prompt has been read (`core/reading.py`); nothing for most, and after the first token."""
     turn_tokens: int
     """What its flow was charged for it at this gateway (`core/queue.py`); 0 where nobody else waited."""
+    turn_share: float
+    """The weight of its tenant that was counted by then; there is one where there are `turn_tokens`."""
     unread_until_s: float
     """Until then its answer was not being read (a slow client): infinity while it is paused."""
     usage: Usage | None

@@ -11,8 +11,10 @@ from collections.abc import Sequence
 
 from headworks.core.buckets import Bucket
 from headworks.core.commands import Shortfall
+from headworks.core.demotion import Usage30
 from headworks.core.life import Life
-from headworks.core.quota import GONE, PREFIX
+from headworks.core.policy import PricePolicy
+from headworks.core.quota import FREE, GONE, PREFIX, billed
 from headworks.core.tenant import RATE, Rate
 from headworks.core.types import Row
 
@@ -21,8 +23,9 @@ NEVER = "request_exceeds_capacity"
 AT_ONCE = (GONE, RETRIES, RATE)
 """Failed checks that refuse whatever else there is, the hardest first."""
 REASON = 5
-Draw = tuple[Bucket, int, bool]
-"""A bucket, what was drawn on it, and whether that is tokens."""
+TOKENS, REQUESTS, MONEY = "tokens", "requests", "nanomoney"
+Draw = tuple[Bucket | Usage30, int, str]
+"""A bucket or a count, what was drawn on it, and in which unit."""
 
 
 def arrived(life: Life, now_s: float) -> list[Row]:
@@ -41,7 +44,15 @@ def arrived(life: Life, now_s: float) -> list[Row]:
         budget.first(now_s)
     for rate in (tenant.rate, client.rate):
         rate.rows(found, life.work.tokens, now_s)
-    return [*_quota(life, now_s), *found]
+    return [*_quota(life, now_s), *_weight(life, now_s), *found]
+
+
+def _weight(life: Life, now_s: float) -> list[Row]:
+    """What its tenant weighs, if that is less than its share: no check fails by it, and the record says so."""
+    lane = life.lane
+    share = lane.tenant_policy.share
+    weight = share * lane.tenant.demotion.ratio(now_s) if lane.tenant.demotion is not None else share
+    return [("fairness", lane.tenant_scope, weight, share, "share, for what it used in 30 s", RATE)] if weight < share else []
 
 
 def again(life: Life, now_s: float) -> list[Row]:
@@ -73,20 +84,43 @@ def let_in(life: Life, now_s: float) -> None:
     drawn: list[Draw] = []
     for rate in _rates(life, now_s):
         if rate.tokens is not None:
-            drawn.append((rate.tokens, life.work.tokens, True))
+            drawn.append((rate.tokens, life.work.tokens, TOKENS))
         if rate.requests is not None:
-            drawn.append((rate.requests, 1, False))
+            drawn.append((rate.requests, 1, REQUESTS))
     for bucket, amount, _ in drawn:
         bucket.draw(amount, now_s)
     life.drawn = tuple(drawn)
+
+
+def granted(life: Life, now_s: float) -> None:
+    """It runs from now on: what it is estimated to take counts towards its tenant's weight (B13), once for all attempts."""
+    demotion, work = life.lane.tenant.demotion, life.work
+    if demotion is None or any(isinstance(one, Usage30) for one, _, _ in life.drawn):
+        return
+    drawn: list[Draw] = []
+    if demotion.tokens is not None:
+        drawn.append((demotion.tokens, work.tokens, TOKENS))
+    if demotion.money is not None:
+        _, nanomoney = billed(None, work, _price(life), reserved=True)
+        drawn.append((demotion.money, nanomoney, MONEY))
+    for count, amount, _ in drawn:
+        count.draw(amount, now_s)
+    life.drawn = (*life.drawn, *drawn)
+
+
+def _price(life: Life) -> PricePolicy:
+    quota = life.lane.tenant.quota
+    return quota.price(life.request.model) if quota is not None else FREE
 
 
 def ended(life: Life, now_s: float) -> None:
     """Its one outcome is known: what it drew is corrected by what it took."""
     ran = life.sent_s is not None and life.evidence != "E0"
     used = _used_tokens(life) if ran else 0
-    for bucket, amount, is_tokens in life.drawn:
-        if is_tokens:
+    for bucket, amount, unit in life.drawn:
+        if unit == MONEY:
+            bucket.give_back(amount - (billed(life.usage, life.work, _price(life), reserved=False)[1] if ran else 0), now_s)
+        elif unit == TOKENS:
             bucket.give_back(amount - used, now_s)
         elif not ran:
             bucket.give_back(amount, now_s)

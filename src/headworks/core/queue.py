@@ -189,7 +189,7 @@ class PoolQueue:
             self.reserved[lane.flow] = None
         else:
             self.reserved.pop(lane.flow, None)
-        line.share = lane.tenant_policy.share
+        line.share = lane.tenant_policy.share if lane.share is None else lane.share.weights[1]
         line.order(lane.by_deadline)
         waiting = self.classes[lane.flow[0]]
         waiting.share = lane.service_class.share if lane.share is None else lane.share.weights[0]
@@ -295,8 +295,9 @@ class PoolQueue:
         if waiting is None:
             waiting = self.classes[service_class] = WaitingClass(lane.share.weights[0])
         life.turn_tokens = cost_tokens = life.work.tokens
+        life.turn_share = lane.share.weights[1]
         self._turns.serve(service_class, cost_tokens / lane.share.weights[0])
-        waiting.tenants.serve(tenant, cost_tokens / lane.share.weights[1])
+        waiting.tenants.serve(tenant, cost_tokens / life.turn_share)
         line = self.line(lane.flow)
         if line.requests:
             line.is_marked = True
@@ -312,7 +313,7 @@ class PoolQueue:
             return
         service_class, tenant = life.lane.flow
         self._turns.correct(service_class, difference_tokens / share.weights[0])
-        self.classes[service_class].tenants.correct(tenant, difference_tokens / share.weights[1])
+        self.classes[service_class].tenants.correct(tenant, difference_tokens / life.turn_share)
 
 
 def _number(life: Life) -> int:

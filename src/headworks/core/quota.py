@@ -95,6 +95,7 @@ class Quota:
         "period",
         "policy",
         "prices",
+        "refuses",
         "scope",
     )
 
@@ -103,6 +104,8 @@ class Quota:
         self._offset_s = utc_offset_s
         self.policy = policy
         self.prices = prices
+        self.refuses = True
+        """Without this it is only counted: who is over it weighs less (`core/demotion.py`)."""
         self.scope = ""
         self._begin("", -1.0)
 
@@ -130,6 +133,8 @@ class Quota:
         self.turn(now_s)
         tokens, nanomoney = billed(None, work, self.price(model), reserved=True)
         found: list[Row] = []
+        if not self.refuses:
+            return found
         if self.policy.tokens is not None:
             value = self.committed_tokens + self.outstanding_tokens + tokens
             found.append(_row(tenant_scope, "tokens", value, self.policy.tokens, self.policy.period, GONE))
@@ -140,7 +145,7 @@ class Quota:
 
     def limits(self) -> list[Charge]:
         """For the ledger, once a period has begun here."""
-        pairs = (("tokens", self.policy.tokens), ("nanomoney", self.policy.nanomoney)) if self.period else ()
+        pairs = (("tokens", self.policy.tokens), ("nanomoney", self.policy.nanomoney)) if self.period and self.refuses else ()
         return [Charge(self.scope, unit, limit) for unit, limit in pairs if limit is not None]
 
     def committed(self) -> list[Charge]:
@@ -217,7 +222,9 @@ class QuotaCharge:
 
     def _listed(self, tokens: int, nanomoney: int) -> tuple[tuple[str, str, int], ...]:
         policy = self._quota.policy
-        found = []
+        found: list[tuple[str, str, int]] = []
+        if not self._quota.refuses:
+            return ()
         if policy.tokens is not None:
             found.append((self.scope, "tokens", tokens))
         if policy.nanomoney is not None:

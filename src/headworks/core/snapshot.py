@@ -37,6 +37,7 @@ def snapshot(desk: Desk, boot: Boot, now_s: float) -> dict[str, Any]:
                 "requests": use.requests,
                 "tokens_max": use.policy.active_tokens_max,
                 "quota": _quota(use.quota, now_s) if use.quota is not None else None,
+                "weight_ratio": use.demotion.ratio(now_s) if use.demotion is not None else 1.0,
             }
             for name, use in desk.tenants.items()
         },

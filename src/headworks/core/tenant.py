@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from headworks.core.buckets import Bucket, RetryBudget, ReturnWindows
+from headworks.core.demotion import Demotion
 from headworks.core.policy import PricePolicy, RatePolicy, TenantPolicy
 from headworks.core.quota import Quota
 from headworks.core.types import Row
@@ -15,7 +16,7 @@ RATE = "rate_limit_exceeded"
 
 
 def is_metered(policy: TenantPolicy) -> bool:
-    """A rate, a retry budget or a quota concerns this tenant's requests."""
+    """A rate, a retry budget or a quota concerns this tenant's requests, whether it refuses them or demotes."""
     return any(limit is not None for limit in (policy.rate, policy.client_rate, policy.retry_ratio, policy.quota))
 
 
@@ -97,13 +98,15 @@ class ClientUse:
 class TenantUse:
     """What one tenant holds through this gateway, and what it may still use."""
 
-    __slots__ = ("_clients", "_offset_s", "_prices", "policy", "quota", "rate", "requests", "tokens")
+    __slots__ = ("_clients", "_offset_s", "_prices", "demotion", "policy", "quota", "rate", "requests", "tokens")
 
     def __init__(self, policy: TenantPolicy, prices: dict[str, PricePolicy] | None = None, utc_offset_s: float = 0.0) -> None:
         self.tokens = 0
         self.requests = 0
         self.rate = Rate(f"tenant:{policy.name}")
         self.quota: Quota | None = None
+        self.demotion: Demotion | None = None
+        """What it weighs; None: its share, and above its rate or quota it is refused."""
         self._clients: dict[str, ClientUse] = {}
         self._offset_s = utc_offset_s
         self.change(policy, prices or {}, 0.0)
@@ -112,7 +115,14 @@ class TenantUse:
         """Another policy: buckets and counts go on."""
         self.policy = policy
         self._prices = prices
-        self.rate.change(policy.rate, now_s)
+        rate = policy.rate
+        if policy.demotes:
+            self.demotion = self.demotion or Demotion()
+            self.demotion.change(policy)
+            rate = None if rate is None else replace(rate, tokens_per_s=None)
+        else:
+            self.demotion = None
+        self.rate.change(rate, now_s)
         for client in self._clients.values():
             client.change(policy, now_s)
         quota = self.quota
@@ -121,6 +131,8 @@ class TenantUse:
             self.quota = Quota(policy.name, given, prices, self._offset_s) if given is not None else None
         else:
             quota.policy, quota.prices, quota.is_told = policy.quota, prices, False
+        if self.quota is not None:
+            self.quota.refuses = not policy.demotes
 
     def client(self, name: str, now_s: float) -> ClientUse:
         """One of its clients."""

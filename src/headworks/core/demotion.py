@@ -1,0 +1,103 @@
+"""A tenant over its quota that is not refused counts for less among those that wait (B13, `tenants.*.over_quota: demote`).
+
+    weight = share * min(1, quota rate / rate)
+
+The quota rate is `rate.tokens_per_s`; without it, the quota of a period by the length of the period, in tokens, in money, or
+the smaller ratio of both. The rate is what the tenant was granted in the last `WINDOW_S`, by estimate from the grant on and
+by its actual tokens from its end on. So at ten times its quota it has a tenth of its weight half a minute later, and has it
+back half a minute after it uses no more than its quota.
+
+What it is granted counts, not what it asks for. Where others want the pool, its weight, and with it what it is granted, settles
+where the two agree, and never below the quota rate that it could have by its share: a tenant that floods a full pool is
+not punished for what it did not get. And where nobody else waits a weight means nothing: it may have all there is.
+"""
+
+from __future__ import annotations
+
+from headworks.core.policy import QuotaPolicy, TenantPolicy
+
+WINDOW_S = 30
+"""In slots of a second."""
+PERIOD_S = {"hour": 3_600.0, "day": 86_400.0, "week": 604_800.0, "month": 2_592_000.0}
+"""A month is thirty days here, so that no weight jumps with the calendar."""
+
+
+class Usage30:
+    """How much of something was granted in the last half minute, and how much of it a second is within the quota."""
+
+    __slots__ = ("_at", "_slots", "per_s", "total")
+
+    def __init__(self, per_s: float) -> None:
+        self.per_s = per_s
+        self._slots = [0] * WINDOW_S
+        self._at = 0
+        """The second that is running, counted on the caller's clock."""
+        self.total = 0
+
+    def draw(self, amount: int, now_s: float) -> None:
+        """So much more was granted."""
+        self._turn(now_s)
+        self._slots[self._at % WINDOW_S] += amount
+        self.total += amount
+
+    def give_back(self, amount: int, now_s: float) -> None:
+        """So much of it was not used; less than nothing of it: so much more was."""
+        self.draw(-amount, now_s)
+
+    def rate_per_s(self, now_s: float) -> float:
+        """Over the last half minute. What was given back may be of a grant before that: never below zero."""
+        self._turn(now_s)
+        return max(0, self.total) / WINDOW_S
+
+    def _turn(self, now_s: float) -> None:
+        second = int(now_s)
+        if second - self._at >= WINDOW_S:
+            self._slots, self.total = [0] * WINDOW_S, 0
+        else:
+            for gone in range(self._at + 1, second + 1):
+                self.total -= self._slots[gone % WINDOW_S]
+                self._slots[gone % WINDOW_S] = 0
+        self._at = max(self._at, second)
+
+
+class Demotion:
+    """Of one tenant, by what this gateway granted it."""
+
+    __slots__ = ("money", "tokens")
+
+    def __init__(self) -> None:
+        self.tokens: Usage30 | None = None
+        self.money: Usage30 | None = None
+
+    def change(self, policy: TenantPolicy) -> None:
+        """Another policy; what was granted stays granted."""
+        per_s, money_per_s = quota_rates(policy)
+        self.tokens = _meter(self.tokens, per_s)
+        self.money = _meter(self.money, money_per_s)
+
+    def ratio(self, now_s: float) -> float:
+        """What of its share it weighs now."""
+        meters = (one for one in (self.tokens, self.money) if one is not None)
+        return min((one.per_s / max(one.per_s, one.rate_per_s(now_s)) for one in meters), default=1.0)
+
+
+def _meter(meter: Usage30 | None, per_s: float | None) -> Usage30 | None:
+    if per_s is None:
+        return None
+    if meter is None:
+        return Usage30(per_s)
+    meter.per_s = per_s
+    return meter
+
+
+def quota_rates(policy: TenantPolicy) -> tuple[float | None, float | None]:
+    """Tokens and billionths of money a second that are within its quota; None where that is not limited."""
+    if policy.rate is not None and policy.rate.tokens_per_s is not None:
+        return policy.rate.tokens_per_s, None
+    quota = policy.quota or QuotaPolicy()
+    period_s = PERIOD_S[quota.period]
+    return _each(quota.tokens, period_s), _each(quota.nanomoney, period_s)
+
+
+def _each(amount: int | None, period_s: float) -> float | None:
+    return None if amount is None else amount / period_s
