@@ -13,6 +13,7 @@ from headworks.config.values import Address
 from headworks.core.policy import (
     ClassPolicy,
     DisciplinePolicy,
+    PreemptionPolicy,
     PricePolicy,
     QuotaPolicy,
     RatePolicy,
@@ -47,6 +48,7 @@ def test_the_smallest_useful_file_becomes_a_policy() -> None:
     assert pool.models == ()
     assert pool.replicas == (ReplicaPolicy("llama/0", exclusive=True),)
     assert (pool.active_tokens_max, pool.active_requests_max, pool.kv_ratio_max, pool.over_commit) == (None, None, 0.85, None)
+    assert pool.preemption == PreemptionPolicy(0.4, 0.1)
     assert (pool.heavy_tokens, pool.heavy_prefills_max, pool.prefill_tokens_max) == (4096, None, None)
     assert pool.discipline == DisciplinePolicy("wfq")
     assert not rules.observe
@@ -71,7 +73,7 @@ def test_classes_have_their_own_defaults_and_a_section_changes_only_what_it_stat
     text = "classes:\n  interactive: {slo: {ttft_s: 2.5}, share: 4}\n  bulk:\n  gold: {queue: {wait_s_max: 1}}\n"
     classes = policy(read(text + SMALLEST).config_or_raise(), number=1).classes
     assert classes["interactive"] == ClassPolicy(
-        "interactive", share=4.0, floor_ratio=0.2, ttft_slo_s=2.5, tpot_slo_s=0.035, e2e_slo_s=5.0
+        "interactive", share=4.0, floor_ratio=0.2, ttft_slo_s=2.5, tpot_slo_s=0.035, e2e_slo_s=5.0, preempts=True
     )
     assert classes["batch"] == ClassPolicy(
         "batch", share=3.0, floor_ratio=0.1, ttft_slo_s=None, e2e_slo_s=120.0, e2e_kept_ratio=0.95, wait_s_max=30.0,
@@ -103,7 +105,8 @@ tenants:
   t: {mode: observe, keys: ["env:ACME_KEY"], classes: [batch], models: [a], active_tokens_max: 5, active_requests_max: 6,
       queue: {requests_max: 3, bytes_max: 4000},
       rate: {tokens_per_s: 10, burst_tokens: 20, debt_tokens_max: 30, requests_per_s: 4, burst_requests: 5},
-      client_rate: {tokens_per_s: 1.5, retry_ratio: 0.2}, quota: {period: week, tokens: 7, money: 2.5, bill: reserved}}
+      client_rate: {tokens_per_s: 1.5, retry_ratio: 0.2}, quota: {period: week, tokens: 7, money: 2.5, bill: reserved},
+      reserved: {tokens: 4, requests: 2}, over_quota: demote}
 models: {a: {price_per_mtoken: {prompt: 0.1, output: 0.4}}}
 pools:
   p:
@@ -112,6 +115,7 @@ pools:
     active_requests_max: 10
     kv_ratio_max: 0.7
     over_commit: 1.5
+    preemption: {remaining_ratio: 0.4, running_ratio_per_min_max: 0.1}
     prefill: {heavy_tokens: 300, heavy_max: 2, tokens_in_flight_max: 900}
     evidence_min: E3a
     discipline: {kind: lifo_drop_head, queue_max: 9, propagate_cancel: false, drop_late: false}
@@ -129,12 +133,14 @@ pools:
     assert (tenant.classes, tenant.service_class, tenant.models, tenant.observe) == (("batch",), "batch", ("a",), True)
     assert (tenant.active_tokens_max, tenant.active_requests_max) == (5, 6)
     assert (tenant.queue_requests_max, tenant.queue_bytes_max) == (3, 4_000)
+    assert (tenant.reserved_tokens, tenant.reserved_requests, tenant.demotes) == (4, 2, True)
     assert tenant.rate == RatePolicy(10.0, 20, 30, 4.0, 5)
     assert (tenant.client_rate, tenant.retry_ratio) == (RatePolicy(tokens_per_s=1.5), 0.2)
     assert tenant.quota == QuotaPolicy("week", 7, 2_500_000_000, "reserved")
     assert rules.prices == {"a": PricePolicy(0.1, 0.1, 0.4)} and len(rules.price_version) == 12
     pool = rules.pools["p"]
     assert (pool.models, pool.active_tokens_max, pool.active_requests_max) == (("a",), 100, 10)
+    assert pool.preemption == PreemptionPolicy(0.4, 0.1)
     assert (pool.heavy_tokens, pool.heavy_prefills_max, pool.prefill_tokens_max) == (300, 2, 900)
     assert (pool.kv_ratio_max, pool.over_commit, pool.evidence_min, pool.output_tokens_cold) == (0.7, 1.5, "E3a", 64)
     assert pool.discipline == DisciplinePolicy("lifo_drop_head", queue_max=9, propagate_cancel=False, drop_late=False)

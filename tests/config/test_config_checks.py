@@ -34,6 +34,11 @@ RELATIONS = [
         "classes.interactive.preemptible: a class that may be preempted cannot preempt; set one of the two to false",
     ),
     (
+        "tenants: {t: {keys: ['env:ACME_KEY'], classes: [bulk], reserved: {tokens: 1}}}",
+        "tenants.t.reserved: all of its classes are preemptible, and their work stands on what is lent: nothing would ever be"
+        " kept for it",
+    ),
+    (
         "classes: {bulk: {on_pressure: [{clamp_output: 5, cached: true}]}}",
         "classes.bulk.on_pressure[0]: a step has 2 actions; exactly one is allowed of smaller_model, spill, clamp_output,"
         " strip_few_shot, drop_n, no_speculation, cached",
@@ -280,3 +285,27 @@ def test_A2_a_quota_that_a_restart_forgets_is_warned_about() -> None:
     for usage, expected in (("usage: {path: null}\n", True), ("", False)):
         loaded = read(usage + quota + POOL)
         assert any(warned in str(warning) for warning in loaded.warnings) == expected
+
+
+TWO = "tenants: {a: {keys: ['env:ACME_KEY'], reserved: {tokens: 60, requests: 3}, models: [m]}, b: {reserved: {tokens: 41}}}\n"
+
+
+def test_B11_more_than_a_pool_has_cannot_be_reserved_in_it() -> None:
+    """101 of 100 tokens; what a pool takes from its engines is judged when they have said it."""
+    pool = f"pools: {{p: {{models: [m], active_tokens_max: %s, active_requests_max: %s, replicas: [{REPLICA}]}}}}"
+    expected = "h.yaml:1: tenants.a.reserved.tokens: the reserves of all tenants come to 101 tokens; pool p has 100"
+    assert problems(TWO + pool % (100, 3), ENVIRONMENT) == [expected]
+    assert problems(TWO + pool % (101, "auto"), ENVIRONMENT) == []
+    expected = "h.yaml:1: tenants.a.reserved.requests: the reserves of all tenants come to 3 requests; pool p has 2"
+    assert problems(TWO + pool % ("auto", 2), ENVIRONMENT) == [expected]
+
+
+def test_B11_a_tenant_that_may_not_ask_a_pool_reserves_nothing_there() -> None:
+    pools = f"pools: {{p: {{models: [other], active_tokens_max: 41, replicas: [{REPLICA}]}}, q: {{models: [m], replicas: [{REPLICA}]}}}}"
+    assert problems(TWO + pools.replace(":8000", ":8001", 1), ENVIRONMENT) == []
+
+
+def test_B13_a_demotion_without_a_quota_is_warned_about() -> None:
+    for given, expected in (("", True), (", rate: {tokens_per_s: 5}", False), (", quota: {tokens: 5}", False)):
+        loaded = read(f"tenants: {{t: {{keys: ['env:ACME_KEY'], over_quota: demote{given}}}}}\n" + POOL, ENVIRONMENT)
+        assert any("nothing is ever over it" in str(warning) for warning in loaded.warnings) == expected

@@ -160,8 +160,8 @@ def test_the_smallest_file_says_nothing_that_does_nothing() -> None:
         ("ledger: {url: 'memory:'}", False),
         ("ledger: {url: 'sqlite:x.db'}", False),
         ("ledger: {durability: power}", False),
-        ("classes: {bulk: {preemptible: false}}", False),
-        ("classes: {bulk: {preemptible: true}}", True),
+        ("classes: {bulk: {mode: enforce}}", False),
+        ("classes: {bulk: {mode: observe}}", True),
     ],
 )
 def test_a_value_that_says_what_is_done_anyway_is_not_warned_about(text: str, warned: bool) -> None:

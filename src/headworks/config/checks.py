@@ -128,6 +128,10 @@ def _tenant_limits(config: Config, name: str) -> Iterator[Finding]:
         if most is not None and amount > most:
             text = f"reserved.{unit} is {amount}; the tenant may only hold active_{unit}_max = {most}"
             yield Finding(((*here, "reserved", unit), (*here, f"active_{unit}_max")), text)
+    allowed = [config.classes[one] for one in tenant.classes or config.classes if one in config.classes]
+    if kept and (kept.tokens or kept.requests) and allowed and all(one.preemptible for one in allowed):
+        text = "all of its classes are preemptible, and their work stands on what is lent: nothing would ever be kept for it"
+        yield Finding(((*here, "reserved"), (*here, "classes"), ("classes",)), text)
     yield from _rates_and_quota(config, name)
     budgets = [pool.active_tokens_max for pool in config.pools.values()]
     numbers = [budget for budget in budgets if isinstance(budget, int)]
@@ -148,6 +152,9 @@ def _rates_and_quota(config: Config, name: str) -> Iterator[Finding]:
             text = "debt_tokens_max limits nothing without tokens_per_s"
             yield Finding(((*here, "debt_tokens_max"), (*here, "tokens_per_s")), text)
     quota = tenant.quota
+    if tenant.over_quota == "demote" and quota is None and (tenant.rate is None or tenant.rate.tokens_per_s is None):
+        text = "it has neither rate.tokens_per_s nor a quota, so nothing is ever over it"
+        yield Finding((("tenants", name, "over_quota"), ("tenants", name, "quota")), text, is_warning=True)
     if quota is None:
         return
     here = ("tenants", name, "quota")
@@ -161,6 +168,27 @@ def _rates_and_quota(config: Config, name: str) -> Iterator[Finding]:
     if config.usage.path is None:
         text = "without a usage journal a restart forgets what has been used of the quota"
         yield Finding((here, ("usage", "path")), text, is_warning=True)
+
+
+def _reserves(config: Config) -> Iterator[Finding]:
+    """B11: what is promised of a pool is no more than it has, as far as the file says what that is."""
+    for name, pool in config.pools.items():
+        for unit, most in (("tokens", pool.active_tokens_max), ("requests", pool.active_requests_max)):
+            places = most * (len(pool.replicas) if unit == "requests" else 1) if isinstance(most, int) else None
+            amounts = {
+                tenant: getattr(one.reserved, unit)
+                for tenant, one in config.tenants.items()
+                if one.reserved is not None and _may_ask(one.models, pool.models)
+            }
+            total = sum(amounts.values())
+            if places is not None and total > places:
+                text = f"the reserves of all tenants come to {total} {unit}; pool {name} has {places}"
+                first = next(tenant for tenant, amount in amounts.items() if amount)
+                yield Finding((("tenants", first, "reserved", unit), ("pools", name, f"active_{unit}_max")), text)
+
+
+def _may_ask(allowed: list[str] | None, served: list[str] | None) -> bool:
+    return allowed is None or served is None or not set(allowed).isdisjoint(served)
 
 
 def _price_of(config: Config, model: str) -> object:
@@ -197,7 +225,14 @@ def _spills(config: Config) -> Iterator[Finding]:
             yield Finding((("spill", name), ("classes",)), text, is_warning=True)
 
 
-CHECKS: tuple[Callable[[Config], Iterator[Finding]], ...] = (_timeouts, _classes, _tenants, _listeners, _spills)
+CHECKS: tuple[Callable[[Config], Iterator[Finding]], ...] = (
+    _timeouts,
+    _classes,
+    _tenants,
+    _reserves,
+    _listeners,
+    _spills,
+)
 
 
 def _ledger(config: Config, around: Surroundings) -> Iterator[Finding]:

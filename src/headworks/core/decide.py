@@ -77,6 +77,8 @@ class Decider:
         life.rows = rows = compare(request, work, lane, forecast, now_s)
         if kept is not None:
             rows.append(kept)
+        if inside and lane.reserve is not None:
+            rows.append(lane.reserve.row(work, lane.tenant_scope))
         if (lane.metered or request.retry_count) and counts:
             rows[:0] = metering.arrived(life, now_s)
         if lane.gates is not None:

@@ -15,6 +15,7 @@ from typing import Any
 from headworks.core import events, metering
 from headworks.core.boot import Boot
 from headworks.core.changes import Changes
+from headworks.core.checks import DELAY
 from headworks.core.commands import Answer, Reserve
 from headworks.core.course import Course
 from headworks.core.desk import Desk
@@ -103,6 +104,8 @@ class Gate:
             return
         closed = self._changes.closed(lane.pool, now_s)
         refusal = closed or desk.decider.refusal(life, discipline, now_s)
+        if refusal == DELAY and self._preempting.spares(life, now_s):
+            refusal = ""
         if refusal and lane.cascade is not None and self._fallback.instead(life, refusal, now_s):
             return
         if not refusal and lane.metered:

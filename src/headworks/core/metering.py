@@ -20,6 +20,8 @@ from headworks.core.types import Row
 
 RETRIES = "retry_budget_exceeded"
 NEVER = "request_exceeds_capacity"
+WEIGHED = "share, for what it used in 30 s"
+"""The unit of the verdict on a tenant that weighs less than its share."""
 AT_ONCE = (GONE, RETRIES, RATE)
 """Failed checks that refuse whatever else there is, the hardest first."""
 REASON = 5
@@ -52,7 +54,7 @@ def _weight(life: Life, now_s: float) -> list[Row]:
     lane = life.lane
     share = lane.tenant_policy.share
     weight = share * lane.tenant.demotion.ratio(now_s) if lane.tenant.demotion is not None else share
-    return [("fairness", lane.tenant_scope, weight, share, "share, for what it used in 30 s", RATE)] if weight < share else []
+    return [("fairness", lane.tenant_scope, weight, share, WEIGHED, RATE)] if weight < share else []
 
 
 def again(life: Life, now_s: float) -> list[Row]:

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING
 
 from headworks.core.effects import Abort
 from headworks.core.life import QUEUED, RUNNING, SENT, Life
-from headworks.core.policy import PreemptionPolicy
+from headworks.core.policy import INFINITE_S, PreemptionPolicy
 from headworks.core.queue import WaitingLine
 from headworks.core.types import READ_UNITS
 
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from headworks.core.replica import Replica
 
 PREEMPTED = "preempted"
+STOPPED = "s left, against what a stopped one would have taken"
+"""The unit of the verdict on one that something was stopped for."""
 LOOK_EVERY_S = 0.02
 VICTIMS_MAX = 16
 """Of one request inside a reserve."""
@@ -109,47 +111,56 @@ class Preempting:
         pressed = [life for life in map(WaitingLine.first, pool.queue.lines.values()) if _may_preempt(life, now_s)]
         if not pressed:
             return
-        running = [life for life in self._desk.runs.values() if life.lane.pool is pool and may_be_stopped(life)]
+        running = self._running(pool)
         for life in pressed if running else ():
-            inside = life.lane.is_inside(life.work)
-            if inside or preemption.allows(pool.requests, pool.policy.preemption, now_s):
-                self._preempt(life, [one for one in running if one.state in (SENT, RUNNING)], inside, now_s)
+            victims, soonest_s = self._victims(life, running, now_s)
+            if victims:
+                self._preempt(life, victims, now_s)
+            else:
+                self._desk.wake(max(soonest_s, preemption.looks_at_s))
 
-    def _preempt(self, life: Life, running: Sequence[Life], inside: bool, now_s: float) -> None:
+    def spares(self, life: Life, now_s: float) -> bool:
+        """Whether a newcomer that is foreseen to be late may wait all the same: something can be stopped for it now."""
         pool = life.lane.pool
-        preemption, ratio = pool.preemption, pool.policy.preemption.remaining_ratio
-        assert preemption is not None
-        left_s, soonest_s = life.start_by_s - now_s, float("inf")
-        takes_s = {id(one): remaining_s(one, now_s) for one in running}
+        if pool.preemption is None or pool.queue.line(life.lane.flow).requests or not _may_preempt(life, now_s):
+            return False
+        return bool(self._victims(life, self._running(pool), now_s)[0])
+
+    def _running(self, pool: Pool) -> list[Life]:
+        return [life for life in self._desk.runs.values() if life.lane.pool is pool and may_be_stopped(life)]
+
+    def _victims(self, life: Life, running: Sequence[Life], now_s: float) -> tuple[list[Life], float]:
+        """Whom to stop for it; where that is nobody yet, when there may be somebody."""
+        pool, inside = life.lane.pool, life.lane.is_inside(life.work)
+        policy, left_s, soonest_s = pool.policy.preemption, life.start_by_s - now_s, INFINITE_S
+        if pool.preemption is None or not (inside or pool.preemption.allows(pool.requests, policy, now_s)):
+            return [], soonest_s
         ready = []
         for one in running:
-            still_s = takes_s[id(one)]
-            if still_s is not None and left_s < ratio * still_s:
+            takes_s = remaining_s(one, now_s) if one.state in (SENT, RUNNING) else None
+            if takes_s is not None and left_s < policy.remaining_ratio * takes_s:
                 ready.append(one)
-            elif still_s is not None and still_s > left_s and ratio < 1.0:  # both come nearer at the same pace
-                soonest_s = min(soonest_s, now_s + (left_s - ratio * still_s) / (1.0 - ratio))
+            elif takes_s is not None and takes_s > left_s and policy.remaining_ratio < 1.0:
+                # Both come nearer at the same pace.
+                ahead_s = (left_s - policy.remaining_ratio * takes_s) / (1.0 - policy.remaining_ratio)
+                soonest_s = min(soonest_s, now_s + ahead_s)
         for replica in pool.replicas.values():
             victims = _enough(life, replica, [one for one in ready if one.replica is replica], VICTIMS_MAX if inside else 1)
             if victims:
-                break
-        else:
-            self._desk.wake(max(soonest_s, preemption.looks_at_s))
-            return
+                return victims, soonest_s
+        return [], soonest_s
+
+    def _preempt(self, life: Life, victims: Sequence[Life], now_s: float) -> None:
+        pool = life.lane.pool
+        assert pool.preemption is not None
+        left_s, ratio = life.start_by_s - now_s, pool.policy.preemption.remaining_ratio
         for victim in victims:
-            took_s = takes_s[id(victim)] or 0.0
-            row = (
-                "time",
-                f"request:{victim.request.id}",
-                left_s,
-                ratio * took_s,
-                "s left, of a victim that takes more",
-                PREEMPTED,
-            )
-            life.rows.append(row)
+            least_s = ratio * (remaining_s(victim, now_s) or 0.0)
+            life.rows.append(("time", f"request:{victim.request.id}", left_s, least_s, STOPPED, PREEMPTED))
             self._stop(victim, now_s)
         life.preempts = True
-        preemption.stopped(len(victims), not inside, now_s)
-        preemption.wait(life)
+        pool.preemption.stopped(len(victims), not life.lane.is_inside(life.work), now_s)
+        pool.preemption.wait(life)
 
     def _stop(self, victim: Life, now_s: float) -> None:
         """Its client is told so and when to come back; what it holds is charged until there is evidence."""
@@ -181,7 +192,7 @@ def may_be_stopped(life: Life) -> bool:
 def remaining_s(life: Life, now_s: float) -> float | None:
     """How long a running request will still take; None where nobody knows what a token takes."""
     replica, work = life.replica, life.work
-    each_s = None if replica is None else replica.iteration_s or replica.decode.each_s(replica.requests)
+    each_s = None if replica is None else replica.decode.each_s(replica.requests) or replica.iteration_s
     if each_s is None:
         return None
     made, reading_s = life.output_tokens // work.sequences, 0.0

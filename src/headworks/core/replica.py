@@ -260,9 +260,12 @@ class Replica:
             return BROKEN
         inside = lane.reserve is not None and lane.reserve.has_room(work)
         kv_used = self.kv_used_ratio(now_s)
-        if kv_used is not None and kv_used > self.policy.kv_ratio_max:
-            if not inside or kv_used + work.kv_tokens * self._kv_of_a_token > 1.0:
-                return "kv_saturation"
+        if (
+            kv_used is not None
+            and kv_used > self.policy.kv_ratio_max
+            and not (inside and kv_used + work.kv_tokens * self._kv_of_a_token <= 1.0)
+        ):
+            return "kv_saturation"
         limit = self.limit.value
         if self.requests and self.requests + work.sequences > limit and not inside:
             self.limit.reached = True

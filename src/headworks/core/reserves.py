@@ -35,6 +35,8 @@ FULL = "queue_timeout"
 """What a request that waits for room which is reserved for others is told in the end."""
 WARM_FACTOR, WARM_S = 1.1, 10.0
 EXCEEDED = "reserves_exceed_pool"
+INSIDE = "of what is reserved for it"
+"""Ends the unit of the verdict on whoever asks inside its reserve."""
 
 
 class Reserve:
@@ -57,6 +59,12 @@ class Reserve:
         tokens, requests = self.stated
         fits = not tokens or self.used[0] + work.kv_tokens <= self.tokens
         return fits and (not requests or self.used[1] + work.sequences <= self.requests)
+
+    def row(self, work: Work, scope: str) -> Row:
+        """That it is inside, for the record."""
+        if self.stated[0]:
+            return "fairness", scope, self.used[0] + work.kv_tokens, self.tokens, f"tokens {INSIDE}", FULL
+        return "fairness", scope, self.used[1] + work.sequences, self.requests, f"requests {INSIDE}", FULL
 
     def unused(self) -> tuple[int, int]:
         """Tokens and sequences."""

@@ -19,6 +19,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from headworks.core.policy import ClassPolicy
+from headworks.core.preempt import PREEMPTED
 from headworks.sim.clients import Attempt
 from headworks.sim.fairness import fairness
 from headworks.sim.report_tenants import by_tenant, is_useful, returns_per_s_max
@@ -57,6 +58,7 @@ def results(simulation: Simulation) -> dict[str, Any]:
         "refused_per_s": len(refused) / duration_s,
         "refused_after_waiting": sum(a.decision is not None and a.decision.outcome == "queue" for a in refused),
         "refused_by_reason": _counted(a.outcome.reason for a in refused if a.outcome is not None),
+        "preempted": sum(a.outcome is not None and a.outcome.reason == PREEMPTED for a in arrivals),
         "useful_per_s": len(useful) / duration_s,
         "goodput_per_s": len(good) / duration_s,
         "ttft_p50_s": quantile(waits_s, 0.50),

@@ -8,11 +8,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from headworks.core.metering import WEIGHED
+from headworks.core.reserves import INSIDE
 from headworks.sim.clients import Attempt
 from headworks.sim.simulation import WARM_S, Simulation
 
 WORST_S = 5
 BEST_S = 20
+WEIGHED_S = 30
+"""Weights are told of instants so far apart."""
 """Stretches that are looked at, beginning with each second."""
 
 
@@ -35,7 +39,48 @@ def by_tenant(simulation: Simulation) -> dict[str, Any]:
         for attempt in done:
             if attempt.ended_s is not None:
                 useful[tenant][min(seconds, int(attempt.ended_s - WARM_S))] += 1
-    return {tenant: _figures(wishes[tenant], served[tenant], useful[tenant], seconds) for tenant in sorted(wishes)}
+    inside, weights = _inside(simulation), _weights(simulation)
+    return {
+        tenant: {
+            **_figures(wishes[tenant], served[tenant], useful[tenant], seconds),
+            "reserve": inside.get(tenant, NOTHING),
+            **weights.get(tenant, {}),
+        }
+        for tenant in sorted(wishes)
+    }
+
+
+NOTHING = {"inside": 0, "accepted": 0, "accepted_ratio": None}
+
+
+def _inside(simulation: Simulation) -> dict[str, dict[str, Any]]:
+    """Of the requests that came inside their tenant's reserve (B11): how many there were, and how many were not refused."""
+    found: dict[str, dict[str, Any]] = {}
+    for arrival in simulation.arrivals.values():
+        decision, outcome = arrival.decision, arrival.outcome
+        if decision is None or not any(unit.endswith(INSIDE) for _, _, _, _, unit, _ in decision.rows):
+            continue
+        counts = found.setdefault(decision.key.tenant, {**NOTHING, "accepted_ratio": 0.0})
+        counts["inside"] += 1
+        counts["accepted"] += outcome is None or outcome.outcome not in ("refused", "expired")
+        counts["accepted_ratio"] = counts["accepted"] / counts["inside"]
+    return found
+
+
+def _weights(simulation: Simulation) -> dict[str, dict[str, float]]:
+    """What of its share each tenant that may be demoted (B13) weighed at instants, by its last request before them."""
+    demoted = [name for name, one in simulation.setup.policy.tenants.items() if one.demotes]
+    instants = range(WEIGHED_S, int(simulation.setup.duration_s) + 1, WEIGHED_S) if demoted else ()
+    found = {name: {f"weight_ratio_at_{at_s}_s": 1.0 for at_s in instants} for name in demoted}
+    for arrival in simulation.arrivals.values():
+        decision = arrival.decision
+        if decision is None or decision.key.tenant not in found:
+            continue
+        weights = [value / limit for _, _, value, limit, unit, _ in decision.rows if unit == WEIGHED]
+        for at_s in instants:
+            if at_s - WEIGHED_S <= arrival.attempt.arrived_s - WARM_S < at_s:
+                found[decision.key.tenant][f"weight_ratio_at_{at_s}_s"] = weights[0] if weights else 1.0
+    return found
 
 
 def is_useful(attempt: Attempt) -> bool:
