@@ -48,7 +48,6 @@ def test_the_smallest_useful_file_becomes_a_policy() -> None:
     assert pool.models == ()
     assert pool.replicas == (ReplicaPolicy("llama/0", exclusive=True),)
     assert (pool.active_tokens_max, pool.active_requests_max, pool.kv_ratio_max, pool.over_commit) == (None, None, 0.85, None)
-    assert pool.preemption == PreemptionPolicy(0.4, 0.1)
     assert (pool.heavy_tokens, pool.heavy_prefills_max, pool.prefill_tokens_max) == (4096, None, None)
     assert pool.discipline == DisciplinePolicy("wfq")
     assert not rules.observe
@@ -81,7 +80,7 @@ def test_classes_have_their_own_defaults_and_a_section_changes_only_what_it_stat
     )  # fmt: skip
     assert classes["bulk"] == ClassPolicy(
         "bulk", share=1.0, floor_ratio=0.05, ttft_slo_s=None, wait_s_max=300.0, queue_requests_max=5000,
-        client_s=1800.0, gateway_s=1790.0, first_byte_s=600.0, idle_s=60.0,
+        client_s=1800.0, gateway_s=1790.0, first_byte_s=600.0, idle_s=60.0, preemptible=True,
     )  # fmt: skip
     assert classes["gold"] == ClassPolicy("gold", share=1.0, floor_ratio=0.0, ttft_slo_s=None, wait_s_max=1.0)
 

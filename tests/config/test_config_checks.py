@@ -301,8 +301,9 @@ def test_B11_more_than_a_pool_has_cannot_be_reserved_in_it() -> None:
 
 
 def test_B11_a_tenant_that_may_not_ask_a_pool_reserves_nothing_there() -> None:
-    pools = f"pools: {{p: {{models: [other], active_tokens_max: 41, replicas: [{REPLICA}]}}, q: {{models: [m], replicas: [{REPLICA}]}}}}"
-    assert problems(TWO + pools.replace(":8000", ":8001", 1), ENVIRONMENT) == []
+    other = REPLICA.replace(":8000", ":8001")
+    pools = f"p: {{models: [other], active_tokens_max: 41, replicas: [{REPLICA}]}}, q: {{models: [m], replicas: [{other}]}}"
+    assert problems(TWO + f"pools: {{{pools}}}", ENVIRONMENT) == []
 
 
 def test_B13_a_demotion_without_a_quota_is_warned_about() -> None:

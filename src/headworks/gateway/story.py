@@ -9,7 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from headworks.core.metering import WEIGHED
+from headworks.core.preempt import PREEMPTED, STOPPED
 from headworks.core.reasons import REASONS
+from headworks.core.reserves import INSIDE
 from headworks.gateway.remedies import BLIND, GATE, NEVER, deciding, remedies, subject
 from headworks.gateway.reply import number
 
@@ -109,8 +112,22 @@ def _decision(utc: str, record: Line, observed: bool, others: int) -> Iterator[s
     else:
         where = f"by gateway {record['gateway']} " if "gateway" in record else ""
         yield f"{_time(utc)} it was admitted {waited}, {where}under policy {record['policy_version']}."
+        yield from _contract(record)
         if record["at_arrival"]:
             yield from _expected(record["forecast"])
+
+
+def _contract(record: Line) -> Iterator[str]:
+    """What its tenant's contract, or its class's, did for it or against it (B11, B12, B13)."""
+    for verdict in record["verdicts"]:
+        value, limit, who = _amount(verdict, "value"), _amount(verdict, "limit"), subject(verdict["scope"])
+        if verdict["unit"].endswith(INSIDE):
+            yield f"It asked inside what is reserved for {who}: {value} of {limit} {verdict['unit'].partition(' ')[0]}."
+        elif verdict["unit"] == WEIGHED:
+            yield f"{who[0].upper()}{who[1:]} weighed {value} instead of {limit}, for what it had used in half a minute."
+        elif verdict["unit"] == STOPPED:
+            stopped = verdict["scope"].removeprefix("request:")
+            yield f"For it {stopped} was stopped: it had {value} s left to start, less than the {limit} s that allow it."
 
 
 def _because(record: Line) -> str:
@@ -152,6 +169,8 @@ SAID = {
     ("compute", "heavy prompts"): "{who} would be reading {value} long prompts, and reads {limit} at once",
     ("fairness", "requests beside what is kept"): "{who} would run {value} sequences, of {limit} that are not kept for others",
     ("fairness", "tokens beside what is kept"): "{who} would hold {value} tokens, of {limit} that are not kept for others",
+    ("fairness", "requests beside what is reserved"): "{who} would run {value} sequences, of {limit} that are nobody's own",
+    ("fairness", "tokens beside what is reserved"): "{who} would hold {value} tokens, of {limit} that are nobody's own",
     ("fairness", "requests while others are refused"): (
         "its class would run {value} sequences in {who}, and its share is {limit} while others are refused there"
     ),
@@ -267,7 +286,10 @@ def _outcome(utc: str, record: Line) -> Iterator[str]:
         return
     took = _seconds(record["ended_s"] - record["arrived_s"])
     reason = f" ({record['reason']})" if record["reason"] else ""
-    yield f"{_time(utc)} {ENDED.get(record['outcome'], 'it ended as ' + record['outcome'])}{reason}, {took} after it came."
+    ended = (
+        PREEMPTED_SAID if record["reason"] == PREEMPTED else ENDED.get(record["outcome"], f"it ended as {record['outcome']}")
+    )
+    yield f"{_time(utc)} {ended}{reason}, {took} after it came."
     if record["first_byte_s"] is not None:
         promise = "" if record["outcome"] != "completed" else f", {'within' if record['in_slo'] else 'outside'} its promises"
         yield f"Its first byte came after {_seconds(record['first_byte_s'] - record['arrived_s'])}{promise}."
@@ -290,6 +312,9 @@ ENDED = {
     "expired": "its time was over after it had been admitted",
     "replayed": "it was given the answer its key had already",
 }
+
+
+PREEMPTED_SAID = "it was stopped to make room for one with less time left"
 
 
 def _used(record: Line) -> Iterator[str]:
