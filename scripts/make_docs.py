@@ -34,6 +34,7 @@ WHAT = {
     "silent": "the engine said nothing for too long",
     "time_over": "its time budget, or the gateway's own at a drain, is over",
     "away": "another gateway watches its record now",
+    "preempted": "it was stopped to make room for one with less time left",
     "growth_refused": "it reached what is reserved for it, and may have no more",
     "proved": "proof of the stop: E3a, E3b, E4 or an operator",
     "stop_refused": "the ledger does not believe E0, since it saw a byte",

@@ -187,8 +187,9 @@ class Boot:
     def quota_charges(self, life: Life, now_s: float) -> tuple[tuple[str, str, int], ...]:
         """What a reserve charges to its tenant's quota, and to what may be spent on a spill.
 
-        A period that has just begun has a limit to be told first.
+        A period that has just begun has a limit to be told first. What its tenant weighs follows from its quota too.
         """
+        life.lane.weigh(now_s)
         purse = life.lane.pool.spill
         for quota in (life.lane.tenant.quota, purse.quota if purse is not None else None):
             if quota is None:

@@ -315,3 +315,7 @@ class Answer:
     """(name, replica) of what should not be: `evidence_impossible`, `foreign_load`, `several_engines`."""
     asked: str = ""
     """Claim: the execution that asked, whoever's execution the answer is about."""
+
+
+ENDS_OTHERS = frozenset({"heartbeat", "put_sample", "put_incarnation", "withdraw"})
+"""Verbs whose answers tell of executions that the ledger has ended by them (`Answer.records`)."""

@@ -15,8 +15,7 @@ from typing import Any
 from headworks.core import events, metering
 from headworks.core.boot import Boot
 from headworks.core.changes import Changes
-from headworks.core.checks import DELAY
-from headworks.core.commands import Answer, Reserve
+from headworks.core.commands import ENDS_OTHERS, Answer, Reserve
 from headworks.core.course import Course
 from headworks.core.desk import Desk
 from headworks.core.disciplines import Discipline, Round
@@ -103,9 +102,7 @@ class Gate:
             self._reserve(life, now_s)
             return
         closed = self._changes.closed(lane.pool, now_s)
-        refusal = closed or desk.decider.refusal(life, discipline, now_s)
-        if refusal == DELAY and self._preempting.spares(life, now_s):
-            refusal = ""
+        refusal = closed or self._preempting.refusal(life, discipline, now_s)
         if refusal and lane.cascade is not None and self._fallback.instead(life, refusal, now_s):
             return
         if not refusal and lane.metered:
@@ -138,8 +135,6 @@ class Gate:
             life.blocked_by = "queue_timeout" if life.lane.tenant_fits(life.work) else "tenant_capacity_exceeded"
         self._pump(pool, now_s)
         if life.state == QUEUED:
-            if pool.preemption is not None and life.lane.service_class.preempts:
-                self._desk.wake(pool.preemption.looks_at_s)
             self._desk.set_timer(life, life.start_by_s - (LAST_S if life.lane.cascade is not None else 0.0))
             life.decision = self._desk.decider.decision(life, "queue", life.blocked_by, now_s)
             self._desk.record(life.decision)
@@ -173,8 +168,7 @@ class Gate:
             life = turn.next()
             desk.tell(turn.commands)
             if life is None:
-                if pool.preemption is not None and now_s >= pool.preemption.looks_at_s and pool.queue.requests:
-                    self._preempting.look(pool, now_s)
+                self._preempting.look(pool, now_s)
                 return
             if now_s > life.start_by_s:
                 self._fallback.expire(life, now_s)
@@ -192,13 +186,11 @@ class Gate:
         desk.take(life)
         if not replica.breaker.is_closed:
             replica.breaker.sent(execution.id, now_s)
-        if lane.metered:
-            lane.weigh(now_s)
-        queue = lane.pool.queue
-        behind = queue.serve(life, now_s) if queue.requests and lane.share is not None else queue
         charges = lane.charges(life.work, replica.scope)
         if lane.metered:
             charges = (*charges, *self._boot.quota_charges(life, now_s))
+        queue = lane.pool.queue
+        behind = queue.serve(life, now_s) if queue.requests and lane.share is not None else queue
         if life.work.prefill_tokens >= replica.reading.from_tokens:
             charges = (*charges, *desk.begin_reading(life, replica))
         command = Reserve(
@@ -276,9 +268,7 @@ class Gate:
             self._refusing.expire(life, now_s)
             return
         desk.move(life, "granted")
-        pool.granted(life.request.service_class, life.lane.use, life.work, now_s)
-        if life.lane.metered:
-            metering.granted(life, now_s)
+        pool.granted(life, now_s)
         decision = desk.decider.decision(life, "admit", "", now_s)
         desk.record(decision)
         self._course.granted(life, decision, self._boot.open_until_s, now_s)
@@ -401,6 +391,3 @@ class Gate:
     def check(self) -> list[str]:
         """Recompute every counter from its parts; a sentence for each that differs."""
         return audit(self._desk)
-
-
-ENDS_OTHERS = frozenset({"heartbeat", "put_sample", "put_incarnation", "withdraw"})

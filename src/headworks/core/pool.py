@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from headworks.core import metering
 from headworks.core.affinity import Affinity, cost_tokens
 from headworks.core.class_gates import FirstTokens
 from headworks.core.class_use import ClassUse
@@ -28,6 +29,7 @@ from headworks.core.types import Request, Work
 
 if TYPE_CHECKING:
     from headworks.core.lane import Lane
+    from headworks.core.life import Life
 
 PROOFS = 200
 """How many stops are remembered, for how long their proof takes."""
@@ -225,13 +227,15 @@ class Pool:
             (at_s for at_s in (self.asks_again_s, *self.queue.paused.values(), *probes_s) if at_s > now_s), default=INFINITE_S
         )
 
-    def granted(self, service_class: str, use: ClassUse | None, work: Work, now_s: float) -> None:
+    def granted(self, life: Life, now_s: float) -> None:
         """The ledger granted this: one more step of the queue, and of its class's part of it."""
-        queue = self.queue
+        queue, work, use = self.queue, life.work, life.lane.use
+        if life.lane.metered:
+            metering.granted(life, now_s)
         self.retries.sent += 1
         self.drain.granted(work.tokens, work.sequences, queue.requests > 0, now_s)
         if use is not None and (queue.requests or use.drain.is_backlogged):
-            use.drain.granted(work.tokens, work.sequences, queue.of_class(service_class).requests > 0, now_s)
+            use.drain.granted(work.tokens, work.sequences, queue.of_class(life.lane.flow[0]).requests > 0, now_s)
 
     def unqueued(self, service_class: str) -> None:
         """Somebody left the queue other than by a grant."""

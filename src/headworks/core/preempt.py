@@ -23,23 +23,25 @@ per minute does not count for it: what is lent is had on that condition.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from headworks.core.effects import Abort
 from headworks.core.life import QUEUED, RUNNING, SENT, Life
-from headworks.core.policy import INFINITE_S, PreemptionPolicy
+from headworks.core.policy import INFINITE_S, ClassPolicy, PreemptionPolicy
 from headworks.core.queue import WaitingLine
 from headworks.core.types import READ_UNITS
 
 if TYPE_CHECKING:
     from headworks.core.desk import Desk
+    from headworks.core.disciplines import Discipline
     from headworks.core.pool import Pool
     from headworks.core.replica import Replica
 
 PREEMPTED = "preempted"
 STOPPED = "s left, against what a stopped one would have taken"
 """The unit of the verdict on one that something was stopped for."""
+DELAY = "queue_delay_exceeded"
 LOOK_EVERY_S = 0.02
 VICTIMS_MAX = 16
 """Of one request inside a reserve."""
@@ -104,8 +106,14 @@ class Preempting:
 
     def look(self, pool: Pool, now_s: float) -> None:
         """Nobody who waits can start: is there one that would be late, and one that may be stopped for it?"""
-        preemption = pool.preemption
-        if preemption is None:
+        preemption, queue = pool.preemption, pool.queue
+        if preemption is None or not queue.requests:
+            return
+        classes = self._desk.policy.classes
+        if not queue.reserved and not any(one.requests and _preempts(classes, name) for name, one in queue.classes.items()):
+            return
+        if now_s < preemption.looks_at_s:
+            self._desk.wake(preemption.looks_at_s)
             return
         preemption.looks_at_s = now_s + LOOK_EVERY_S
         pressed = [life for life in map(WaitingLine.first, pool.queue.lines.values()) if _may_preempt(life, now_s)]
@@ -119,8 +127,12 @@ class Preempting:
             else:
                 self._desk.wake(max(soonest_s, preemption.looks_at_s))
 
-    def spares(self, life: Life, now_s: float) -> bool:
-        """Whether a newcomer that is foreseen to be late may wait all the same: something can be stopped for it now."""
+    def refusal(self, life: Life, discipline: Discipline, now_s: float) -> str:
+        """As the decider says; but who is foreseen to be late may wait if something can be stopped for it."""
+        reason = self._desk.decider.refusal(life, discipline, now_s)
+        return "" if reason == DELAY and self._spares(life, now_s) else reason
+
+    def _spares(self, life: Life, now_s: float) -> bool:
         pool = life.lane.pool
         if pool.preemption is None or pool.queue.line(life.lane.flow).requests or not _may_preempt(life, now_s):
             return False
@@ -169,6 +181,11 @@ class Preempting:
         reason = PREEMPTED if victim.wanted else ""
         desk.effect(Abort(victim.execution.id, reason, retry_after_s=retry_after_s))
         self._leave(victim, PREEMPTED, PREEMPTED, now_s, False)
+
+
+def _preempts(classes: Mapping[str, ClassPolicy], name: str) -> bool:
+    known = classes.get(name)
+    return known is not None and known.preempts
 
 
 def _may_preempt(life: Life, now_s: float) -> bool:
