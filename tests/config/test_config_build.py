@@ -102,10 +102,9 @@ classes:
     on_tenant_full: refuse
 tenants:
   t: {mode: observe, keys: ["env:ACME_KEY"], classes: [batch], models: [a], active_tokens_max: 5, active_requests_max: 6,
-      queue: {requests_max: 3, bytes_max: 4000},
+      queue: {requests_max: 3, bytes_max: 4000}, reserved: {tokens: 4, requests: 2}, over_quota: demote,
       rate: {tokens_per_s: 10, burst_tokens: 20, debt_tokens_max: 30, requests_per_s: 4, burst_requests: 5},
-      client_rate: {tokens_per_s: 1.5, retry_ratio: 0.2}, quota: {period: week, tokens: 7, money: 2.5, bill: reserved},
-      reserved: {tokens: 4, requests: 2}, over_quota: demote}
+      client_rate: {tokens_per_s: 1.5, retry_ratio: 0.2}, quota: {period: week, tokens: 7, money: 2.5, bill: reserved}}
 models: {a: {price_per_mtoken: {prompt: 0.1, output: 0.4}}}
 pools:
   p:
@@ -130,9 +129,9 @@ pools:
     assert batch.on_tenant_full == "refuse"
     tenant = rules.tenants["t"]
     assert (tenant.classes, tenant.service_class, tenant.models, tenant.observe) == (("batch",), "batch", ("a",), True)
-    assert (tenant.active_tokens_max, tenant.active_requests_max) == (5, 6)
+    assert (tenant.active_tokens_max, tenant.active_requests_max, tenant.demotes) == (5, 6, True)
     assert (tenant.queue_requests_max, tenant.queue_bytes_max) == (3, 4_000)
-    assert (tenant.reserved_tokens, tenant.reserved_requests, tenant.demotes) == (4, 2, True)
+    assert (tenant.reserved_tokens, tenant.reserved_requests) == (4, 2)
     assert tenant.rate == RatePolicy(10.0, 20, 30, 4.0, 5)
     assert (tenant.client_rate, tenant.retry_ratio) == (RatePolicy(tokens_per_s=1.5), 0.2)
     assert tenant.quota == QuotaPolicy("week", 7, 2_500_000_000, "reserved")

@@ -188,7 +188,7 @@ def test_B12_where_two_percent_are_less_than_one_it_is_one_in_the_time_that_take
     assert preemption.allows(10, PreemptionPolicy(), 0.0)
     preemption.stopped(1, True, 0.0)
     assert [preemption.allows(10, PreemptionPolicy(), now_s) for now_s in (60.0, 299.0, 300.0)] == [False, False, True]
-    assert not preemption.allows(10, PreemptionPolicy(running_ratio_per_min_max=0.0), 1_000.0)
+    assert not preemption.allows(10, PreemptionPolicy(running_ratio_max=0.0), 1_000.0)
 
 
 def test_B12_the_limit_holds_for_the_pool() -> None:

@@ -219,7 +219,7 @@ def _pool(name: str, section: Pool) -> PoolPolicy:
         stalled_s=section.observe.stalled_s,
         pressure=PressurePolicy(**section.pressure.model_dump()),
         breaker=BreakerPolicy(**section.breaker.model_dump()),
-        preemption=PreemptionPolicy(**section.preemption.model_dump()),
+        preemption=PreemptionPolicy(section.preemption.remaining_ratio, section.preemption.running_ratio_per_min_max),
         retries_ratio_max=section.retries.ratio_max,
     )
 

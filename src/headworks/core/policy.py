@@ -182,7 +182,8 @@ class PreemptionPolicy:
     """When a running request is stopped for one that waits, and how often at most (B12)."""
 
     remaining_ratio: float = 0.5
-    running_ratio_per_min_max: float = 0.02
+    running_ratio_max: float = 0.02
+    """Of what runs, in a minute."""
 
 
 @dataclass(slots=True)

@@ -68,7 +68,7 @@ class Preemption:
 
     def allows(self, running: int, policy: PreemptionPolicy, now_s: float) -> bool:
         """One more may be stopped now, of so many that run."""
-        times, in_a_minute = self._times, running * policy.running_ratio_per_min_max
+        times, in_a_minute = self._times, running * policy.running_ratio_max
         while times and now_s - times[0] >= MINUTE_S * max(1.0, 1.0 / max(in_a_minute, 1e-9)):
             times.popleft()
         if in_a_minute < 1.0:

@@ -39,7 +39,7 @@ INSIDE = "of what is reserved for it"
 """Ends the unit of the verdict on whoever asks inside its reserve."""
 
 
-class Reserve:
+class Part:
     """One tenant's part of one pool, as far as this gateway knows; the ledger knows all and has the last word."""
 
     __slots__ = ("_peak_requests", "_peak_s", "_peak_tokens", "requests", "scope", "stated", "tokens", "used")
@@ -89,7 +89,7 @@ class Reserves:
         self.pool = pool
         self.pool_scope = f"pool:{pool}"
         self.lent_scope = f"lent:{pool}"
-        self._of: dict[str, Reserve] = {}
+        self._of: dict[str, Part] = {}
         """By tenant. One that was taken away goes on counting what was asked for while it was there."""
         self.kept = (0, 0)
         """Tokens and sequences that are reserved and not in use."""
@@ -103,16 +103,16 @@ class Reserves:
         stated = {one.name: (one.reserved_tokens, one.reserved_requests) for one in tenants if may_ask(one, policy)}
         for name, amounts in stated.items():
             if any(amounts) and name not in self._of:
-                self._of[name] = Reserve(f"reserved:{self.pool}:{name}")
-        for name, reserve in self._of.items():
-            reserve.stated = stated.get(name, (0, 0))
+                self._of[name] = Part(f"reserved:{self.pool}:{name}")
+        for name, part in self._of.items():
+            part.stated = stated.get(name, (0, 0))
 
     def fit(self, tokens_max: int | None, requests_max: int | None) -> None:
         """What the pool may hold is another, or what is stated."""
         tokens, requests = (sum(one.stated[unit] for one in self._of.values()) for unit in (0, 1))
-        for reserve in self._of.values():
-            reserve.tokens = _part(reserve.stated[0], tokens, tokens_max)
-            reserve.requests = _part(reserve.stated[1], requests, requests_max)
+        for part in self._of.values():
+            part.tokens = _cut(part.stated[0], tokens, tokens_max)
+            part.requests = _cut(part.stated[1], requests, requests_max)
         most = [(tokens, tokens_max), (requests, requests_max)]
         self.is_cut = any(limit is not None and wanted > limit for wanted, limit in most)
         self._add_up()
@@ -121,19 +121,19 @@ class Reserves:
         unused = [one.unused() for one in self._of.values()]
         self.kept = sum(tokens for tokens, _ in unused), sum(requests for _, requests in unused)
 
-    def of(self, tenant: str) -> Reserve | None:
+    def of(self, tenant: str) -> Part | None:
         """Its reserve here; None: nothing is kept for it."""
-        reserve = self._of.get(tenant)
-        return reserve if reserve is not None and any(reserve.stated) else None
+        part = self._of.get(tenant)
+        return part if part is not None and any(part.stated) else None
 
-    def count(self, reserve: Reserve | None, tokens: int, requests: int) -> None:
+    def count(self, part: Part | None, tokens: int, requests: int) -> None:
         """So much more is taken here, or less: on a reserve, or of what is lent."""
-        if reserve is None:
+        if part is None:
             self.lent = self.lent[0] + tokens, self.lent[1] + requests
             return
-        before, kept = reserve.unused(), self.kept
-        reserve.used = reserve.used[0] + tokens, reserve.used[1] + requests
-        after = reserve.unused()
+        before, kept = part.unused(), self.kept
+        part.used = part.used[0] + tokens, part.used[1] + requests
+        after = part.unused()
         self.kept = kept[0] + after[0] - before[0], kept[1] + after[1] - before[1]
 
     def kept_from(self, lane: Lane, now_s: float) -> tuple[int, int]:
@@ -153,9 +153,9 @@ class Reserves:
             (pool.tokens - lent[0] + work.kv_tokens, pool.tokens_max, kept[0], "tokens"),
             (pool.requests - lent[1] + work.sequences, pool.places_max, kept[1], "requests"),
         )
-        for taken, limit, part, unit in measures:
-            if limit is not None and part and taken > limit - part:
-                return "fairness", self.pool_scope, taken, limit - part, f"{unit} beside what is reserved", FULL
+        for taken, limit, beside, unit in measures:
+            if limit is not None and beside and taken > limit - beside:
+                return "fairness", self.pool_scope, taken, limit - beside, f"{unit} beside what is reserved", FULL
         return None
 
     def others_tokens(self, lane: Lane) -> int:
@@ -174,7 +174,7 @@ class Reserves:
         """By scope: what is counted on each, for people and for the audit."""
         return {self.lent_scope: self.lent, **{one.scope: one.used for one in self._of.values()}}
 
-    def stated(self) -> dict[str, Reserve]:
+    def stated(self) -> dict[str, Part]:
         """By tenant, those in force."""
         return {name: one for name, one in self._of.items() if any(one.stated)}
 
@@ -197,5 +197,5 @@ def reserves_of(before: Reserves | None, pool: PoolPolicy, tenants: Iterable[Ten
     return reserves
 
 
-def _part(stated: int, wanted: int, limit: int | None) -> int:
+def _cut(stated: int, wanted: int, limit: int | None) -> int:
     return stated if limit is None or wanted <= limit else stated * limit // wanted
