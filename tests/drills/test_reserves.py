@@ -14,7 +14,10 @@ from headworks.sim.compare import compared
 from headworks.sim.scenario import load
 
 SCENARIO = Path(__file__).parents[2] / "scenarios" / "reserves.yaml"
-pytestmark = pytest.mark.skipif("HEADWORKS_DRILLS" not in os.environ, reason="some minutes: HEADWORKS_DRILLS=1 runs them")
+pytestmark = [
+    pytest.mark.skipif("HEADWORKS_DRILLS" not in os.environ, reason="some minutes: HEADWORKS_DRILLS=1 runs them"),
+    pytest.mark.timeout(3_600),
+]
 
 
 def test_B11_of_100000_requests_inside_a_reserve_999_in_1000_are_accepted() -> None:
