@@ -18,10 +18,18 @@ EACH_S = 0.1
 
 
 def bench_of(
-    running: int = 1, tokens: int = 10_000, output_tokens: int = 111, bulk_tokens: int = 6_000, **reserved: int
+    running: int = 1,
+    tokens: int = 10_000,
+    output_tokens: int = 111,
+    bulk_tokens: int = 6_000,
+    often: bool = False,
+    share: float = 10.0,
+    **reserved: int,
 ) -> Bench:
     """A pool that bulk work has filled; each of it wrote for a second, and has ten seconds to go."""
-    made = settings(pool={"active_requests_max": 100}, **{"reserved_tokens": 0, "reserved_requests": 0, **reserved})
+    pool = {"active_requests_max": 100, "preemption": PreemptionPolicy(running_ratio_max=1.0 if often else 0.02)}
+    made = settings(pool=pool, **{"reserved_tokens": 0, "reserved_requests": 0, **reserved})
+    made.classes["interactive"] = replace(made.classes["interactive"], share=share)
     bench = Bench(made, capacities=(capacity(kv_tokens=tokens, running_max=100),))
     bench.sample(running=1, iterations=(0,))
     for _ in range(running):
@@ -94,7 +102,7 @@ def test_B12_the_victim_is_told_with_a_ticket_and_counted_as_such() -> None:
 
 
 def test_B12_a_request_preempts_once_and_one() -> None:
-    bench = bench_of(running=3, tokens=18_000)
+    bench = bench_of(running=3, tokens=18_000, often=True)
     urgent(bench, 1.0)
     assert len(preempted(bench)) == 1
     bench.advance(0.9)
@@ -149,8 +157,12 @@ def test_B12_an_engine_that_cannot_be_stopped_is_left_alone() -> None:
 
 
 def test_B12_what_is_stopped_is_not_stopped_for_its_like() -> None:
-    """More bulk work waits, whose turn it would be: what comes free is the preemptor's."""
-    bench = bench_of()
+    """More bulk work waits, whose turn it would be by far: what comes free is the preemptor's."""
+    bench = bench_of(share=0.001)
+    bench.arrive(10)
+    execution = bench.execution()
+    bench.first_byte(execution)
+    bench.complete(execution, 9, 1)
     for _ in range(3):
         bench.arrive(6_000, 111, service_class="bulk", tenant="batchco")
     name = urgent(bench, 1.0)
@@ -195,6 +207,7 @@ def test_B12_the_limit_holds_for_the_pool() -> None:
     bench = bench_of(running=3, tokens=18_000)
     urgent(bench, 1.0)
     urgent(bench, 1.0, tenant="batchco")
+    bench.advance(0.5)
     assert len(preempted(bench)) == 1, "2 % of three are one in 17 minutes"
 
 

@@ -159,11 +159,42 @@ def test_B11_inside_its_reserve_nothing_that_is_foreseen_holds_it_up() -> None:
     assert len(bench.take(Run)) == 1
 
 
+def test_B11_a_running_limit_that_others_fill_does_not_hold_up_what_waited_for_its_own_tenant() -> None:
+    bench = bench_of(settings(active_requests_max=1))
+    bench.gate._desk.pools["p"].replicas["p/0"].limit.fix(4)
+    bench.arrive(10)
+    first = bench.execution()
+    for _ in range(4):
+        bench.arrive(10, tenant="batchco")
+    assert len(bench.take(Run)) == 3
+    bench.arrive(10)
+    assert bench.take(Run) == [], "its tenant has one running"
+    bench.gate._desk.pools["p"].replicas["p/0"].limit.fix(3)
+    bench.first_byte(first)
+    bench.complete(first)
+    assert [run.decision.key.tenant for run in bench.take(Run)] == ["acme"]
+
+
 def test_B11_its_own_limits_hold_inside_it_too() -> None:
     bench = bench_of(settings(active_requests_max=2))
     for _ in range(3):
         bench.arrive(10)
     assert len(bench.take(Run)) == 2
+
+
+def test_B11_a_class_gate_does_not_refuse_what_waits_for_its_own_tenant_alone() -> None:
+    made = settings(active_requests_max=1)
+    made.classes["interactive"] = replace(INTERACTIVE, refuse_when=GatePolicy(waiting_requests=0))
+    bench = bench_of(made)
+    bench.arrive(5_000, tenant="batchco")
+    bench.arrive(10)
+    bench.arrive(5_000, tenant="batchco", service_class="bulk")
+    first = bench.take(Run)[1].execution.id
+    bench.arrive(10)
+    assert bench.take(Reply) == [], "one that is not inside a reserve is refused while a single one waits"
+    bench.first_byte(first)
+    bench.complete(first)
+    assert len(bench.take(Run)) == 1
 
 
 def test_B11_more_than_others_leave_is_never_to_be_had() -> None:

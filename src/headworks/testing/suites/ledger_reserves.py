@@ -79,9 +79,16 @@ def case_B11_the_unused_part_is_lent_and_costs_nobody_else_anything(opened: Open
 
 
 def case_B11_what_comes_free_is_the_owners_before_anybody_elses(opened: Opened) -> None:
-    """Its reserve is lent and it is refused: for 50 ms nobody else gets what ends, at whichever gateway, bulk or not."""
+    """Its reserve is lent and it is refused: for 50 ms nobody else gets what ends, at whichever gateway, bulk or not.
+
+    It was served far more than the others before, so by turns it would be theirs.
+    """
     ledger = opened_with_reserve(opened)
-    ledger.ask(asks("a", 60), asks("bulk", 20, LENT), asks("bulk-2", 20, LENT))
+    ledger.ask(asks("a", 60), asks("bulk", 20, LENT))
+    for number in range(20):
+        ledger.ask(asks(f"before-{number}", 20, OWN, flow="acme"))
+        ledger.ask(Stop(f"before-{number}", FIRST, "E1", "completed", used(20)))
+    ledger.ask(asks("bulk-2", 20, LENT))
     assert ledger.outcome(asks("own", 20, OWN, owner=SECOND, flow="acme")) == "refused"
     ledger.ask(Stop("bulk", FIRST, "E1", "completed", used(20)))
     assert [ledger.outcome(asks("bulk-3", 20, LENT)), ledger.outcome(asks("b", 20))] == ["yield", "yield"]
