@@ -135,7 +135,7 @@ def test_B2_who_would_start_too_late_is_refused_with_the_forecast() -> None:
         (chat("Headworks-Class: vip", key="ACME_KEY"), 403, "forbidden"),
         (chat(key="ACME_KEY", model="secret"), 404, "model_not_found"),
         (chat(key="ACME_KEY", model="nowhere"), 404, "model_not_found"),
-        (call("/v1/embeddings", key="ACME_KEY", body={}), 404, "not_found"),
+        (call("/v1/audio/speech", key="ACME_KEY", body={}), 404, "not_found"),
         (get("/v1/chat/completions", f"Authorization: Bearer {ENVIRONMENT['ACME_KEY']}"), 405, "invalid_request"),
         (chat("Headworks-Deadline: soon", key="ACME_KEY"), 400, "invalid_request"),
         (chat("Headworks-Deadline: 0", key="ACME_KEY"), 400, "invalid_request"),
