@@ -40,16 +40,38 @@ def test_I34_a_stream_whose_engine_dies_ends_with_an_error_and_broken(loop: str)
 
 
 @both_loops
-def test_K16_an_answer_in_one_piece_whose_engine_dies_is_502(loop: str) -> None:
+def test_B15_an_answer_in_one_piece_whose_engine_dies_is_sent_again_when_its_next_life_proves_it_gone(loop: str) -> None:
     async def steps() -> None:
         engine = fake_engine()
-        async with scene(engine, ledger={"lease_s": 2}) as s:
+        async with scene(engine, classes=PATIENT, ledger={"lease_s": 2}) as s:
+            asking = asyncio.ensure_future(s.ask(completion("Idempotency-Key: k1", tokens=200)))
+            await s.until(lambda: s.inside() == 1)
+            (first,) = [record.execution for record in s.charged()]
+            engine.restart(down_s=0.2)
+            answer = await asking
+            assert (answer.status, answer.json()["usage"]["completion_tokens"]) == (200, 200)
+            await s.settled()
+            outcome = s.outcome("k1")
+            assert (outcome["outcome"], outcome["execution"] == first) == ("completed", False)
+            pool = s.app.snapshot()["pools"]["llama"]
+            assert (pool["upstream_sent"], pool["upstream_retried"]) == (2, 1)
+
+    run(loop, steps())
+
+
+@both_loops
+def test_K16_an_answer_in_one_piece_whose_engine_dies_for_longer_is_502(loop: str) -> None:
+    async def steps() -> None:
+        engine = fake_engine()
+        async with scene(engine, classes=PATIENT, ledger={"lease_s": 2}) as s:
             asking = asyncio.ensure_future(s.ask(completion("Idempotency-Key: k1", tokens=LONG)))
             await s.until(lambda: s.inside() == 1)
-            engine.restart(down_s=0.2)
+            engine.restart(down_s=4.0)
             answer = await asking
             assert (answer.status, answer.code) == (502, "upstream_lost")
             assert "retry-after" not in answer.fields
+            assert len(s.charged()) == 1, "told after a lease and a second, and charged until there is proof"
+            await s.until(lambda: not s.charged(), 15.0)
             await s.settled()
             assert s.outcome("k1")["outcome"] == "failed"
 
@@ -62,7 +84,9 @@ def test_K16_an_answer_that_goes_wrong_in_the_middle_is_settled(kind: str, strea
     async def steps() -> None:
         engine = fake_engine()
         async with scene(engine, classes=PATIENT, ledger={"lease_s": 2}) as s:
-            engine.fault(kind, after_tokens=5)
+            engine.fault(
+                kind, after_tokens=5, times=2 if kind == "garbage" or not stream else 1
+            )  # what is unheard is tried twice
             client = await s.connect()
             client.send(chat("Idempotency-Key: k1", stream=stream, tokens=40))
             if stream and kind != "garbage":  # which comes in the place of a head
@@ -79,7 +103,23 @@ def test_K16_an_answer_that_goes_wrong_in_the_middle_is_settled(kind: str, strea
             outcome = s.outcome("k1")
             assert outcome["outcome"] == "failed"
             assert outcome["evidence"] in ("E1", "E3a", "E3b")
+            engine.heal()
             assert (await s.ask(chat())).status == 200
+
+    run("uvloop", steps())
+
+
+@pytest.mark.parametrize("kind", ["break", "garbage"])
+def test_B15_an_answer_that_breaks_off_unheard_is_sent_again_when_counting_proves_that_it_stopped(kind: str) -> None:
+    async def steps() -> None:
+        engine = fake_engine()
+        async with scene(engine, classes=PATIENT, ledger={"lease_s": 2}) as s:
+            engine.fault(kind, after_tokens=5)
+            answer = await s.ask(chat("Idempotency-Key: k1", tokens=40))
+            assert (answer.status, answer.json()["usage"]["completion_tokens"]) == (200, 40)
+            await s.settled()
+            assert s.outcome("k1")["outcome"] == "completed"
+            assert s.app.snapshot()["pools"]["llama"]["upstream_retried"] == 1
 
     run("uvloop", steps())
 

@@ -3,9 +3,10 @@
     nobody listened, or it was busy (E0)     sent again at once
     its connection broke, or it failed       *held*: its client waits for the proof that it has stopped, and is sent again then
 
-Only who has been told nothing yet can be held, once, and for `HELD_S` at most: a proof by counting or by a new incarnation
-takes about a second, and what may never come is not worth more of a client's time. It is charged all the while, so at no
-moment are there two of it. Who is held pays its second try beforehand: more than there is credit for are told at once.
+Only who has been told nothing yet can be held, once, for as long as it could still start in time and for a lease and `PROOF_S`
+at most: a new incarnation proves it within a second, counting what the engine never showed takes a lease, and what may not
+come at all is not worth more of a client's time. It is charged all the while, so at no moment are there two of it. Who is held
+pays its second try beforehand: more than there is credit for are told at once.
 
 Where there is no credit or no time left, its class's cascade is asked before it is refused (E5). One that gave a key claims it
 anew first, since the key belongs to the execution that did not run.
@@ -26,7 +27,7 @@ from headworks.core.life import Life
 from headworks.core.refusing import Refusing
 from headworks.core.replica import AVOID_S
 
-HELD_S = 3.0
+PROOF_S = 1.0
 LOST = "upstream_lost"
 UNTRIED = ("late", "gone")
 """What our own lease or the client kept back costs no credit."""
@@ -118,7 +119,7 @@ class SecondTries:
         life = self._course.lost(event, now_s)
         if life is None or not event.unheard or not life.wanted:
             return
-        pool, until_s = life.lane.pool, min(life.start_by_s, now_s + HELD_S)
+        pool, until_s = life.lane.pool, min(life.start_by_s, now_s + self._desk.policy.lease_s + PROOF_S)
         if now_s < until_s and not life.was_held and pool.spill is None and pool.retries.spend():
             life.is_held = life.was_held = True
             self._desk.set_timer(life, until_s)
