@@ -93,6 +93,10 @@ class AssembledEvents:
         """The whole answer; empty where something of it is missing."""
         raise NotImplementedError
 
+    @property
+    def untouched(self) -> bool:
+        return self._audience.untouched
+
     def fed_by(self, source: Source) -> None:
         self._audience.fed_by(source)
 
