@@ -177,7 +177,7 @@ def test_the_reference_file_becomes_settings() -> None:
     assert (edges.drain_s, edges.ledger_url, edges.durability) == (60.0, "sqlite:headworks.db", "process")
     assert [(r.name, r.pool, r.url, r.engine) for r in edges.replicas] == [
         ("llama/0", "llama", "http://127.0.0.1:8000", "vllm"),
-        ("small/0", "small", "http://127.0.0.1:8001", "vllm"),
+        ("small/a", "small", "http://127.0.0.1:8001", "vllm"),
         ("small/1", "small", "https://engine.example.com:8443", "vllm"),
         ("cloud/0", "cloud", "https://api.example.com", "openai"),
     ]

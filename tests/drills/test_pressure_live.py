@@ -139,7 +139,8 @@ def test_E5_the_cascade_goes_up_and_down_a_ramp_and_is_worth_more_than_refusing_
 # long prompts beside a chat
 
 DOCUMENTS = 2_000
-DOCUMENT = "word " * 10_000
+DOCUMENT = "%08d " + "word " * 10_000
+"""With its number in front, so that no engine has read its beginning."""
 SPEED = 0.25
 """Of the engine: all its times are four times as long as in the scenario, and so are the promises and the distances here."""
 PROMISE_S = 1.0 / SPEED
@@ -186,21 +187,22 @@ def send_documents(url: str) -> None:
         seen: Counter[str] = Counter()
         address = urlsplit(url)
         body = json.dumps({"model": "tiny", "prompt": DOCUMENT, "max_tokens": 16}).encode()
+        size_bytes = len(body % 0)
         lines = (
             "POST /v1/completions HTTP/1.1",
             f"Host: {address.netloc}",
             f"Authorization: Bearer {ENVIRONMENT['LIBRARY_KEY']}",
             "Content-Type: application/json",
-            f"Content-Length: {len(body)}",
+            f"Content-Length: {size_bytes}",
             "Connection: close",
         )
-        request = "\r\n".join([*lines, "", ""]).encode() + body
+        head = "\r\n".join([*lines, "", ""]).encode()
 
         async def read(number: int) -> None:
             await asyncio.sleep(FROM_S + WITHIN_S * number / DOCUMENTS)
             try:
                 reader, writer = await asyncio.open_connection(address.hostname, address.port)
-                writer.write(request)
+                writer.write(head + body % number)
                 answer = await reader.read()
                 writer.close()
             except OSError as error:

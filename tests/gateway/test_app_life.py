@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from headworks.config import build
 from headworks.core import events
-from headworks.gateway.dialects.table import DIALECTS
+from headworks.gateway.dialects.table import DIALECTS, Dialect
 from headworks.gateway.metrics_table import METRICS, PREFIX
 
 both_loops = pytest.mark.parametrize("loop", LOOPS)
@@ -254,7 +254,7 @@ def test_F12_faults_of_our_own_are_500_and_logged(caplog: pytest.LogCaptureFixtu
     async def steps() -> None:
         async with scene() as s:
             with monkeypatch.context() as broken:
-                broken.setitem(DIALECTS, "/v1/chat/completions", object())
+                broken.setitem(DIALECTS, "/v1/chat/completions", Dialect("/v1/chat/completions", None))  # type: ignore[arg-type]
                 answer = await s.ask(chat())
             assert answer.status == 500
             assert (await s.ask(chat())).status == 200
