@@ -25,7 +25,7 @@ from headworks.gateway.follower import Follower
 from headworks.gateway.outlet import ANSWER_BYTES_MAX, Outlet
 from headworks.gateway.reply import hint_s
 
-Known = float | None
+Some = float | None
 ANSWERED = "the engine answered"
 NOT_IMPLEMENTED = 501
 """It has no such thing for this model: nothing was begun, and nothing failed."""
@@ -106,7 +106,7 @@ class Relay:
             upstream.pause_reading()
 
     def abort(
-        self, code: str, *, value: Known = None, limit: Known = None, unit: str = "s", retry_after_s: Known = None
+        self, code: str, *, value: Some = None, limit: Some = None, unit: str = "s", retry_after_s: Some = None
     ) -> None:
         """Stop it upstream and go on reading. `code` is what the clients are told; empty: there are none to tell."""
         self._aborted = True
