@@ -259,7 +259,7 @@ def own_share(lane: Lane, now_s: float) -> Ahead:
     among = own.tenants_share + (0.0 if line.requests else weight)
     if beside.gateways:
         told_already = there.gateways and not line.requests
-        among = max(weight, among + beside.share - (weight if told_already else 0.0))
+        among = max(weight, among + beside.flows_ratio - (weight if told_already else 0.0))
     tokens = min(own.tokens + beside.tokens, int((line.tokens + there.tokens) * among / weight))
     requests = min(own.requests, int(line.requests * among / weight))
     if share.use is not None and share.use.drain.tokens_per_s is not None:

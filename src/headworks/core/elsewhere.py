@@ -50,7 +50,7 @@ class Beside(NamedTuple):
     tokens_per_s: float | None = None
     requests_per_s: float | None = None
     """Granted at all gateways, this one included. None until two beats have told it."""
-    share: float = 0.0
+    flows_ratio: float = 0.0
     """The weights of those flows of a class that wait there and not here."""
 
 
