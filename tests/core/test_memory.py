@@ -236,12 +236,11 @@ def test_D4_a_gateway_tells_what_runs_for_it_and_learns_what_runs_for_others() -
     first.advance(1.1)  # now it knows that there are two
     full(first, 4_000, 2)
     first.advance(1.1)
-    (told,) = beats(first)[-1].profiles
-    assert told[0] == "p/0"
-    assert [(count, remaining) for remaining, count, _ in groups_of(told[1])] == [(2, 2_048)]
+    told = dict(beats(first)[-1].profiles)["p/0"]
+    assert [(count, remaining) for remaining, count, _ in groups_of(told)] == [(2, 2_048)]
     second.now_s = first.now_s
     second.advance(1.1)
-    assert replica(second).memory.others == groups_of(told[1])
+    assert replica(second).memory.others == groups_of(told)
     assert replica(first).memory.others == []
     second.arrive(9_000, 2_000)
     assert second.take(Run) == [], "9,000, and 2,000 of each of the two when it ends"

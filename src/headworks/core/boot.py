@@ -30,6 +30,7 @@ from headworks.core.commands import (
     TakeReader,
 )
 from headworks.core.desk import Desk
+from headworks.core.elsewhere import told_of
 from headworks.core.events import LedgerLost, StoreChanged
 from headworks.core.ledger_limits import committed_of, floors_of, limits_of
 from headworks.core.life import LEAVING, SETTLING, Life
@@ -128,8 +129,10 @@ class Boot:
             self._desk.tell(list(self.recovery.tell(self.wards, now_s)))
 
     def _profiles(self, now_s: float) -> Iterator[tuple[str, Profile]]:
-        """What runs on each over-committed engine for this gateway: the others need it to see the future peak (D4)."""
+        """What the others need to know of this gateway: what waits here (B2), and what runs for it on each over-committed
+        engine, to see the future peak (D4)."""
         for pool in self._desk.pools.values():
+            yield from told_of(pool)
             for replica in pool.all_replicas().values():
                 if replica.requests and replica.policy.over_commit != 1.0:
                     yield replica.name, replica.memory.profile(now_s)
@@ -217,11 +220,12 @@ class Boot:
             self._next_adopt_s = now_s
             self._desk.wake(now_s)
         self.owners = answer.owners
-        self._learn_others(dict(answer.profiles))
+        self._learn_others(dict(answer.profiles), now_s)
         return not was_open and self.open(now_s)
 
-    def _learn_others(self, profiles: dict[str, Profile]) -> None:
+    def _learn_others(self, profiles: dict[str, Profile], now_s: float) -> None:
         for pool in self._desk.pools.values():
+            pool.elsewhere.learn(pool, profiles, now_s)
             moved = False
             for replica in pool.all_replicas().values():
                 before_tokens = replica.memory.unguarded_tokens

@@ -122,7 +122,7 @@ class Changes:
             ahead_tokens: dict[str, int] = {}
             for life in pool.queue.lives():
                 queue = "" if life.lane.share is None else life.request.service_class
-                drain = own_share(life.lane).tokens_per_s
+                drain = own_share(life.lane, now_s).here_per_s
                 starts_s = now_s + (ahead_tokens.get(queue, 0) / drain if drain else INFINITE_S)
                 if starts_s > min(life.start_by_s, until_s):
                     self._refusing.unqueue(life)

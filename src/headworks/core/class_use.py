@@ -10,7 +10,10 @@ PEAK_S = 3.0
 class ClassUse:
     """What one class has in a pool that several share: what it took here, and how quickly it gets on while it waits."""
 
-    __slots__ = ("_peak_s", "asked_s", "denied_s", "drain", "peak_requests", "peak_tokens", "requests", "tokens")
+    __slots__ = (
+        *("_peak_s", "asked_s", "denied_s", "drain", "peak_requests", "peak_tokens", "requests"),
+        *("served_requests", "served_tokens", "tokens"),
+    )
 
     def __init__(self) -> None:
         self.tokens = 0
@@ -24,6 +27,9 @@ class ClassUse:
         self.denied_s = float("-inf")
         """When one of it was last refused for want of room."""
         self.drain = DrainRate()
+        self.served_tokens = 0
+        self.served_requests = 0
+        """Granted here since this gateway began."""
 
     def note_peak(self, now_s: float) -> None:
         """Look at what it has now."""

@@ -170,10 +170,10 @@ class Decider:
             return None  # its client is not told, so no slot is kept for it
         if retry == "ticket":
             lane = life.lane
-            ahead = own_share(lane)
+            ahead = own_share(lane, now_s)
             wait_s = wait_of(lane.pool, ahead, now_s)
             name = "" if lane.share is None else lane.service_class.name
-            slot_s = lane.pool.slots.give(wait_s, life.work.tokens, ahead.tokens_per_s, horizon_s, now_s, name)
+            slot_s = lane.pool.slots.give(wait_s, life.work.tokens, ahead.here_per_s, horizon_s, now_s, name)
             slot_s = max(slot_s, lane.pool.back_in_s(reason, now_s))
         elif retry == "refill":
             slot_s = metering.refill_s(life, horizon_s, now_s)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headworks.core.commands import Command, Unmark, Waits
+from headworks.core.elsewhere import NOBODY, Beside
 from headworks.core.fair import Flow
 from headworks.core.floors import RESERVED
 from headworks.core.life import Life
@@ -44,11 +45,21 @@ class Ahead:
     drain: DrainRate
     share_ratio: float
     """The part of what `drain` measured that is for this work."""
+    beside: Beside = NOBODY
+    """What waits at others; `tokens` are with it, `requests` are those here, whose grants `drain` counts."""
 
     @property
     def tokens_per_s(self) -> float | None:
-        """None while nothing has been measured."""
+        """Of all gateways at which such work waits. None while nothing has been measured."""
+        if self.beside.tokens_per_s is not None:
+            return self.beside.tokens_per_s
         return None if self.drain.tokens_per_s is None else self.drain.tokens_per_s * self.share_ratio
+
+    @property
+    def here_per_s(self) -> float | None:
+        """This gateway's part of it: what it may promise to those it sends away."""
+        tokens_per_s, gateways = self.tokens_per_s, self.beside.gateways
+        return tokens_per_s / (gateways + 1) if tokens_per_s is not None and gateways else tokens_per_s
 
 
 class Discipline:
@@ -67,13 +78,20 @@ class Discipline:
         """Of every flow whoever is first in it, in the order of service. Valid until something joins or leaves."""
         return self._order(queue)
 
-    def ahead(self, lane: Lane) -> Ahead:
+    def ahead(self, lane: Lane, now_s: float) -> Ahead:
         """Work that would run before a newcomer in this lane."""
-        return self._ahead(lane)
+        return self._ahead(lane, now_s)
 
-    def goes_first(self, lane: Lane) -> bool:
-        """Nobody who waits stands before a newcomer in this lane: they are of other classes, and it is not their turn."""
-        return self.weighs and not lane.pool.queue.of_class(lane.flow[0]).requests
+    def nothing_ahead(self, lane: Lane, now_s: float) -> bool:
+        """Nobody who waits, here or elsewhere, stands before a newcomer in this lane.
+
+        Where weights decide those of other classes do not: it is not their turn.
+        """
+        pool = lane.pool
+        if self.weighs:
+            own_class = lane.flow[0]
+            return not pool.queue.of_class(own_class).requests and not pool.elsewhere.of(now_s, (own_class,)).gateways
+        return not pool.queue.requests and not pool.elsewhere.of(now_s).gateways
 
 
 class Round:
@@ -220,23 +238,29 @@ def _highest_class(line: WaitingLine) -> tuple[float, ...]:
     return -life.lane.service_class.share, life.start_by_s, life.number
 
 
-def _everybody(lane: Lane) -> Ahead:
-    pool = lane.pool
-    return Ahead(pool.queue.tokens, pool.queue.requests, pool.drain, 1.0)
+def _everybody(lane: Lane, now_s: float) -> Ahead:
+    pool, queue = lane.pool, lane.pool.queue
+    beside = pool.elsewhere.of(now_s)
+    return Ahead(queue.tokens + beside.tokens, queue.requests, pool.drain, 1.0, beside)
 
 
-def _nobody(lane: Lane) -> Ahead:
+def _nobody(lane: Lane, now_s: float) -> Ahead:
     return Ahead(0, 0, lane.pool.drain, 1.0)
 
 
-def _higher_classes(lane: Lane) -> Ahead:
+def _higher_classes(lane: Lane, now_s: float) -> Ahead:
     """Its own class and those above it; whoever of them is still to come passes as well, and nobody can know of them."""
     pool = lane.pool
     above = [one for one in pool.queue.classes.values() if one.share >= lane.service_class.share]
-    return Ahead(sum(one.tokens for one in above), sum(one.requests for one in above), pool.drain, 1.0)
+    tokens, requests = sum(one.tokens for one in above), sum(one.requests for one in above)
+    beside = pool.elsewhere.of(now_s)
+    if beside.gateways:  # of classes that have waited here, too
+        names = [name for name, one in pool.queue.classes.items() if one.share >= lane.service_class.share]
+        tokens += sum(pool.elsewhere.of(now_s, (name,)).tokens for name in names)
+    return Ahead(tokens, requests, pool.drain, 1.0, beside)
 
 
-def own_share(lane: Lane) -> Ahead:
+def own_share(lane: Lane, now_s: float) -> Ahead:
     """Its own flow's queue, and what the other flows of its class are served meanwhile by their weights; else everybody.
 
     How quickly that gets on is measured for the class itself, which contains what other classes really take. Until it has
@@ -244,19 +268,28 @@ def own_share(lane: Lane) -> Ahead:
     """
     pool, queue, share = lane.pool, lane.pool.queue, lane.share
     if share is None:
-        return _everybody(lane)
+        return _everybody(lane, now_s)
     own, line = queue.of_class(lane.flow[0]), queue.line(lane.flow)
+    beside = pool.elsewhere.of(now_s, (lane.flow[0],))
+    there = pool.elsewhere.of(now_s, lane.flow) if beside.gateways else beside
     weight = line.share if line.requests else share.weights[1]
     among = own.tenants_share + (0.0 if line.requests else weight)
-    tokens = min(own.tokens, int(line.tokens * among / weight))
+    if beside.gateways:
+        told_already = there.gateways and not line.requests
+        among = max(weight, among + beside.flows_ratio - (weight if told_already else 0.0))
+    tokens = min(own.tokens + beside.tokens, int((line.tokens + there.tokens) * among / weight))
     requests = min(own.requests, int(line.requests * among / weight))
     if share.use is not None and share.use.drain.tokens_per_s is not None:
-        return Ahead(tokens, requests, share.use.drain, 1.0)
+        return Ahead(tokens, requests, share.use.drain, 1.0, beside)
     others = sum(one.share for one in queue.classes.values() if one.requests and one is not own)
-    return Ahead(tokens, requests, pool.drain, share.weights[0] / (share.weights[0] + others))
+    ratio = share.weights[0] / (share.weights[0] + others)
+    if beside.gateways and beside.tokens_per_s is None:
+        all_per_s = pool.elsewhere.of(now_s).tokens_per_s
+        beside = beside if all_per_s is None else beside._replace(tokens_per_s=all_per_s * ratio)
+    return Ahead(tokens, requests, pool.drain, ratio, beside)
 
 
-KINDS: dict[str, tuple[Order, Callable[[Lane], Ahead], bool, bool]] = {
+KINDS: dict[str, tuple[Order, Callable[[Lane, float], Ahead], bool, bool]] = {
     # kind → order, what is ahead of a newcomer, refuses by prediction, a full queue drops its oldest for the newcomer
     "fifo": (oldest_first, _everybody, False, False),
     "fifo_tail_drop": (oldest_first, _everybody, False, False),

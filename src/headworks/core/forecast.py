@@ -107,10 +107,10 @@ def _waiting(
     """The wait, what it stays under nearly always, and how both were found."""
     pool = lane.pool
     elsewhere = waiting_inside(pool, now_s)
-    nothing_ahead = not pool.queue.requests or discipline.goes_first(lane)
+    nothing_ahead = discipline.nothing_ahead(lane, now_s)
     if replica is not None and nothing_ahead and not elsewhere and lane.tenant_fits(work):
         return 0.0, 0.0, "room"
-    ahead = discipline.ahead(lane)
+    ahead = discipline.ahead(lane, now_s)
     wait_s = wait_of(pool, ahead, now_s)
     if wait_s is None:
         return None, None, "unknown"
@@ -120,8 +120,10 @@ def _waiting(
 
 
 def wait_of(pool: Pool, ahead: Ahead, now_s: float) -> float | None:
-    """W_est: what waits here and inside the engines, ÷ the rate at which it drains. None while that is not known."""
+    """W_est: what waits at all gateways and inside the engines, ÷ the rate at which it drains. None while that is not known."""
     tokens_per_s, requests_per_s = ahead.tokens_per_s, pool.drain.requests_per_s
+    if ahead.beside.gateways:
+        requests_per_s = pool.elsewhere.of(now_s).requests_per_s or requests_per_s
     if not tokens_per_s or not requests_per_s:
         return None
     return ahead.tokens / tokens_per_s + waiting_inside(pool, now_s) / requests_per_s

@@ -8,6 +8,7 @@ from headworks.core import metering
 from headworks.core.affinity import Affinity, cost_tokens
 from headworks.core.class_gates import FirstTokens
 from headworks.core.class_use import ClassUse
+from headworks.core.elsewhere import Elsewhere
 from headworks.core.fair import Flow
 from headworks.core.forecast import Bounds
 from headworks.core.lengths import TenantLengths
@@ -54,6 +55,7 @@ class Pool:
         "class_uses",
         "context_tokens",
         "drain",
+        "elsewhere",
         "first_tokens",
         "grows",
         "leaving",
@@ -71,6 +73,8 @@ class Pool:
         "requests",
         "reserves",
         "retries",
+        "served_requests",
+        "served_tokens",
         "single",
         "slots",
         "spill",
@@ -102,6 +106,10 @@ class Pool:
         self.class_uses: dict[str, ClassUse] = {}
         """By class, where weights decide; bounded by the classes there are."""
         self.drain = DrainRate(DrainRate(None, SERVICE_GAPS_MAX, SERVICE_WINDOW_S))
+        self.elsewhere = Elsewhere()
+        """What waits for it at other gateways."""
+        self.served_tokens = self.served_requests = 0
+        """Granted here since this gateway began."""
         self.bounds = Bounds(policy.coverage_ratio)
         self.slots = ReturnSlots()
         self.pressure = Pressure(self)
@@ -233,7 +241,12 @@ class Pool:
         if life.lane.metered:
             metering.granted(life, now_s)
         self.retries.sent += 1
+        self.served_tokens += work.tokens
+        self.served_requests += work.sequences
         self.drain.granted(work.tokens, work.sequences, queue.requests > 0, now_s)
+        if use is not None:
+            use.served_tokens += work.tokens
+            use.served_requests += work.sequences
         if use is not None and (queue.requests or use.drain.is_backlogged):
             use.drain.granted(work.tokens, work.sequences, queue.of_class(life.lane.flow[0]).requests > 0, now_s)
 

@@ -111,7 +111,7 @@ def _line(pool: Pool, line: WaitingLine, discipline: Discipline, now_s: float) -
         "requests": line.requests,
         "tokens": line.tokens,
         "head_waited_s": now_s - head.request.arrived_s,
-        "wait_s": wait_of(pool, discipline.ahead(head.lane), now_s),
+        "wait_s": wait_of(pool, discipline.ahead(head.lane, now_s), now_s),
     }
 
 

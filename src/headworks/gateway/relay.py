@@ -105,9 +105,7 @@ class Relay:
         elif self.paused:
             upstream.pause_reading()
 
-    def abort(
-        self, code: str, *, value: Some = None, limit: Some = None, unit: str = "s", retry_after_s: Some = None
-    ) -> None:
+    def abort(self, code: str, *, value: Some = None, limit: Some = None, unit: str = "s", retry_after_s: Some = None) -> None:
         """Stop it upstream and go on reading. `code` is what the clients are told; empty: there are none to tell."""
         self._aborted = True
         self._close_passage()
