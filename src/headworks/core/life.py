@@ -99,7 +99,8 @@ class Life:
         "growth_refused", "growths", "growths_refused", "is_held", "lacks", "lane", "leaving_s", "marks", "number",
         "opening_tokens", "output_tokens", "preempts", "quota", "reading_tokens", "reads", "replica", "reported", "request",
         "retry_kind", "rows", "sent_s", "sharers", "shortfall", "spare_tokens", "start_by_s", "state", "subscribers", "timed_s",
-        "timer_number", "timer_s", "told_s", "turn_share", "turn_tokens", "unread_until_s", "usage", "variant", "was_held", "work",
+        "timer_number", "timer_s", "told_s", "turn_share", "turn_tokens", "unread_until_s", "usage", "variant", "was_held",
+        "work",
     )
     # fmt: on
 
