@@ -33,7 +33,7 @@ class Follow:
         if relay is None:
             return
         if shortfall is None:
-            relay.abort(reason, retry_after_s=retry_after_s)
+            relay.abort(reason, back_s=retry_after_s)
         elif reason == "kv_saturation":
             relay.abort(reason, value=shortfall.value / shortfall.limit, limit=1.0, unit="")
         elif shortfall.unit == "nanomoney":

@@ -25,7 +25,6 @@ from headworks.gateway.follower import Follower
 from headworks.gateway.outlet import ANSWER_BYTES_MAX, Outlet
 from headworks.gateway.reply import hint_s
 
-Some = float | None
 ANSWERED = "the engine answered"
 NOT_IMPLEMENTED = 501
 """It has no such thing for this model: nothing was begun, and nothing failed."""
@@ -105,14 +104,16 @@ class Relay:
         elif self.paused:
             upstream.pause_reading()
 
-    def abort(self, code: str, *, value: Some = None, limit: Some = None, unit: str = "s", retry_after_s: Some = None) -> None:
-        """Stop it upstream and go on reading. `code` is what the clients are told; empty: there are none to tell."""
+    def abort(
+        self, code: str, *, value: float | None = None, limit: float | None = None, unit: str = "s", back_s: float | None = None
+    ) -> None:
+        """Stop it upstream and go on reading. `code` is what clients are told, and when to be back; empty: there are none."""
         self._aborted = True
         self._close_passage()
         if self._upstream is not None:
             self._upstream.abort()
         if code:
-            self._audience.fail(code, value=value, limit=limit, unit=unit, retry_after_s=retry_after_s)
+            self._audience.fail(code, value=value, limit=limit, unit=unit, retry_after_s=back_s)
         self.resume()
 
     def cut_short(self) -> None:
