@@ -124,6 +124,8 @@ class Work:
     upper bound. `shared`: nothing is reserved, as its key has an execution already."""
     output_tokens_max: int = 0
     """What a sample may write at most, which the engine is told. More than `output_tokens`: it grows (A8)."""
+    bound_tokens: int = 0
+    """What the prompt of a sample may come to, where nobody counted it and its tenant's limit is charged less: memory is not."""
 
 
 class Verdict(NamedTuple):
