@@ -20,11 +20,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import accumulate
 
+from headworks.core.peak import AHEAD_TOKENS
+
 PARTS = 4
 """Buckets to an octave."""
 BUCKETS = 4 * 20
 KEPT = 600
 TENANTS_MAX = 10_000
+NEWS_PARTS = 16
 KNOWN = 20
 """Answers that have to be seen before anything is said."""
 
@@ -32,7 +35,7 @@ KNOWN = 20
 class Lengths:
     """Of one tenant in one pool; of all its tenants together as long as too few of its own are known."""
 
-    __slots__ = ("_all", "_counts", "_means", "_tails", "_total")
+    __slots__ = ("_all", "_chances", "_counts", "_means", "_news", "_tails", "_total")
 
     def __init__(self, all_tenants: Lengths | None = None) -> None:
         self._all = all_tenants
@@ -42,6 +45,10 @@ class Lengths:
         """By bucket: the mean length of those above its middle; 0.0 where there were none. None: to be made anew."""
         self._tails: list[float] = []
         """By bucket: how many were in it or above; empty when it has to be made anew."""
+        self._chances: dict[int, Sequence[float]] = {}
+        """By bucket: see `chances`."""
+        self._news = 0
+        """Lengths that came since these were begun."""
 
     def add(self, tokens: int) -> None:
         """An answer has come to so many tokens."""
@@ -51,6 +58,7 @@ class Lengths:
         self._counts[bucket_of(tokens)] += 1.0
         self._total += 1.0
         self._means, self._tails = None, []
+        self._news += 1
         if self._all is not None:
             self._all.add(tokens)
 
@@ -69,6 +77,20 @@ class Lengths:
         if not longer:
             return [1.0 if more < made_tokens else 0.0 for more in ahead_tokens]
         return [self._longer(made_tokens + more) / longer for more in ahead_tokens]
+
+    def chances(self, made_tokens: int) -> Sequence[float] | None:
+        """`goes_on` for each of `AHEAD_TOKENS`, of one about so long: kept until a sixteenth of what is known is new."""
+        if self._total < KNOWN:
+            return None if self._all is None else self._all.chances(made_tokens)
+        if self._news * NEWS_PARTS > self._total:
+            self._chances.clear()
+            self._news = 0
+        bucket = bucket_of(made_tokens)
+        found = self._chances.get(bucket)
+        if found is None:
+            middle = (_edge(bucket) + _edge(bucket + 1)) // 2
+            found = self._chances[bucket] = (1.0, *(self.goes_on(middle, AHEAD_TOKENS[:-1]) or ()))
+        return found
 
     def _longer(self, tokens: int) -> float:
         """How many became longer, those of one bucket taken as spread over it evenly."""

@@ -125,7 +125,7 @@ class Work:
     output_tokens_max: int = 0
     """What a sample may write at most, which the engine is told. More than `output_tokens`: it grows (A8)."""
     bound_tokens: int = 0
-    """What the prompt of a sample may come to, where nobody counted it and its tenant's limit is charged less: memory is not."""
+    """What a sample's prompt may come to, where nobody counted it and its tenant's limit is charged less: memory is not."""
 
 
 class Verdict(NamedTuple):
