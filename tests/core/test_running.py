@@ -131,7 +131,7 @@ def test_D4_through_a_gates_life_what_is_kept_is_what_one_that_begins_anew_finds
             assert set(memory.running._parts) == there(one), f"seed {seed}"
 
 
-def test_D4_with_a_clock_answers_run_on_by_themselves_until_a_quarter_longer() -> None:
+def test_D4_with_a_clock_answers_run_on_by_themselves_until_half_as_long_again() -> None:
     one = bench()
     for _ in range(KNOWN):
         one.arrive(1_000, 990)

@@ -88,7 +88,7 @@ class Lengths:
         bucket = bucket_of(made_tokens)
         found = self._chances.get(bucket)
         if found is None:
-            middle = (_edge(bucket) + _edge(bucket + 1)) // 2
+            middle = (EDGES[bucket] + EDGES[bucket + 1]) // 2
             found = self._chances[bucket] = (1.0, *(self.goes_on(middle, AHEAD_TOKENS[:-1]) or ()))
         return found
 
@@ -97,14 +97,14 @@ class Lengths:
         if not self._tails:
             self._tails = list(accumulate(reversed(self._counts), initial=0.0))[::-1]
         bucket = bucket_of(tokens)
-        low, high, above = _edge(bucket), _edge(bucket + 1), self._tails[bucket + 1]
+        low, high, above = EDGES[bucket], EDGES[bucket + 1], self._tails[bucket + 1]
         return above + (self._tails[bucket] - above) * max(0, high - 1 - tokens) / (high - low)
 
     def _learnt(self) -> list[float]:
         means = [0.0] * BUCKETS
         count = tokens = 0.0
         for bucket in range(BUCKETS - 1, -1, -1):
-            low, high, half = _edge(bucket), _edge(bucket + 1) - 1, self._counts[bucket] / 2
+            low, high, half = EDGES[bucket], EDGES[bucket + 1] - 1, self._counts[bucket] / 2
             count, tokens = count + half, tokens + half * (low + 3 * high) / 4
             means[bucket] = tokens / count if count else 0.0
             count, tokens = count + half, tokens + half * (3 * low + high) / 4
@@ -140,3 +140,7 @@ def bucket_of(tokens: int) -> int:
 def _edge(bucket: int) -> int:
     octave, part = divmod(bucket, PARTS)
     return bucket if octave == 0 else (PARTS + part) << (octave - 1)
+
+
+EDGES = [_edge(bucket) for bucket in range(BUCKETS + 1)]
+"""The least length of each bucket, and one beyond."""

@@ -4,7 +4,7 @@ To look at everything that runs, once for every request, is what the future peak
 it instead, and is made anew only where it is another:
 
 - when it was asked for, was granted more, or is charged no longer (`changed`, from where charges are counted);
-- when its answer is longer by `FURTHER_RATIO`, since of those that became so long others go on;
+- when its answer is longer by `FURTHER_RATIO`, as the steps ahead are: of those that became so long others go on;
 - every `LOOK_EVERY_S` while nobody knows how far it is: before its first byte, and where an engine has no clock.
 
 In between each makes a token in every iteration of the engine, which the outlook reckons with by itself. So an answer costs
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from headworks.core.replica import Replica
 
 LOOK_EVERY_S = 0.1
-FURTHER_RATIO, FURTHER_TOKENS = 0.25, 16
+FURTHER_RATIO, FURTHER_TOKENS = 0.5, 16
 CHANGED_MAX = 1024
 TOKENS_MAX = 100_000.0
 """After so many iterations everything is added up anew: differences of large sums lose their last digits."""
