@@ -144,7 +144,8 @@ class Pair:
         tenant = f"tenant-{self._number % self.tenants}"
         return Request(
             id=f"{self._number:032x}", key=RequestKey(tenant, f"{self._number:x}"), key_given=False, fingerprint="",
-            client=f"{tenant}/1", service_class="bulk", model="mock", pool="mock", prompt_bytes=1024, prompt_tokens=self.prompt_tokens,
+            client=f"{tenant}/1", service_class="bulk", model="mock", pool="mock", prompt_bytes=1024,
+            prompt_tokens=self.prompt_tokens,
             output_tokens_max=self.output_tokens_max, samples=1, stream=self.streams, prefix=(), session=None, retry_count=0,
             arrived_s=self._now_s, start_by_s=INFINITE_S, finish_by_s=INFINITE_S,
         )  # fmt: skip

@@ -63,7 +63,7 @@ class Part(NamedTuple):
     """Some alike in an outlook, as they were added: what takes them out again."""
 
     runs: Sequence[float]
-    count: int
+    sequences: int
     base: float
     """What they hold together, less what all of the outlook had made each when they were added."""
     base_squares: float
@@ -101,7 +101,7 @@ class Outlook:
 
     def _change(self, part: Part, one: float) -> None:
         counts, bases = self._counts, self._bases
-        count, base, squares = one * part.count, one * part.base, one * part.base_squares
+        count, base, squares = one * part.sequences, one * part.base, one * part.base_squares
         for place, ratio in enumerate(part.runs):
             counts[place] += ratio * count
             bases[place] += ratio * base
