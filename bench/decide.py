@@ -254,6 +254,8 @@ def policy(pool: PoolPolicy) -> Policy:
 def table(report: dict[str, Any]) -> str:
     lines = ["| waiting | median, µs | p99, µs |", "|--:|--:|--:|"]
     lines += [f"| {int(number):,} | {one['median_us']} | {one['p99_us']} |" for number, one in report["waiting"].items()]
+    over = report["over_committed"]
+    lines.append(f"| over-committed | {over['median_us']} | {over['p99_us']} |")
     yardstick = f"a heap's push and pop: {report['yardstick_us']} µs"
     lines += ["", f"{report['runs_as']}, {report['discipline']}, {report['tenants']:,} tenants; {yardstick}", ""]
     return "\n".join([*lines, *(f"- {'holds' if held else 'MISSED'}: {claim}" for claim, held in report["holds"].items())])

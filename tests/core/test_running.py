@@ -14,7 +14,7 @@ from headworks.core.lengths import KNOWN, Lengths
 from headworks.core.peak import AHEAD_TOKENS, SPREADS, Outlook, Part, certainly
 from headworks.core.replica import Replica
 from headworks.core.running import CHANGED_MAX, LOOK_EVERY_S, Running
-from headworks.core.types import Work
+from headworks.core.types import Usage, Work
 from tests.core.driver import Bench, capacity, policy
 
 NEXT = Work(100, 10, 1, 0.0, kv_tokens=100, output_tokens=90, output_tokens_max=90)
@@ -180,3 +180,21 @@ def test_D4_chances_are_kept_until_a_sixteenth_of_what_is_known_is_new() -> None
     after = lengths.chances(50)
     assert after is not None and after != before and after[-1] <= after[3] <= 1.0
     assert certainly(0) == (1.0,)
+
+
+def test_D4_prompts_nobody_counted_hold_what_such_prompts_come_to_and_not_their_bound() -> None:
+    """1,032 are charged for 1,000 bytes; twenty of them, over all tenants, came to 250 tokens. What is charged stays the bound."""
+    one = bench()
+    for _ in range(KNOWN - 1):
+        one.arrive(1, 1, prompt_bytes=1_000, prompt_tokens=None, output_tokens_max=90)
+        execution = one.execution()
+        one.first_byte(execution)
+        one.complete(execution, 250, 60)
+    lengths = one.gate._desk.pools["p"].lengths.of("acme")
+    lengths.saw(Usage(250, 0, 60, 0.1, "stop", True), Work(1_122, 1_032, 1, 0.0, 1_136, 90, "bytes", 90))
+    bound = Work(1_122, 1_032, 1, 0.0, kv_tokens=1_136, output_tokens=90, basis="bytes", output_tokens_max=90)
+    assert lengths.prompts.tokens(bound) == 250
+    assert lengths.prompts.tokens(NEXT) == 10, "that was counted"
+    one.arrive(1, 1, prompt_bytes=1_000, prompt_tokens=None, output_tokens_max=90)
+    assert one.held("replica:p/0") >= 1_032
+    assert kept(one) <= 2 * (10 + 90 + 15) + 250

@@ -72,8 +72,9 @@ class Discipline:
         return self._ahead(lane)
 
     def goes_first(self, lane: Lane) -> bool:
-        """Nobody who waits stands before a newcomer in this lane: they are of other classes, and it is not their turn."""
-        return self.weighs and not lane.pool.queue.of_class(lane.flow[0]).requests
+        """Nobody who waits keeps a newcomer in this lane that finds room from starting: they are of other flows, and what they
+        wait for it does not need (`Round`)."""
+        return self.weighs and not lane.pool.queue.line(lane.flow).requests
 
 
 class Round:

@@ -21,7 +21,7 @@ from __future__ import annotations
 from headworks.core.output_lengths import LENGTHS_KEPT, LENGTHS_MIN, Lengths, OutputLengths
 from headworks.core.policy import TenantPolicy
 from headworks.core.pool import Pool
-from headworks.core.prompt_sizes import BYTES_A_TOKEN_LIKELY, COUNTED, TEMPLATE_TOKENS, Ratios, Template
+from headworks.core.prompt_sizes import BYTES_A_TOKEN_LIKELY, COUNTED, TEMPLATE_TOKENS, UNSURE, Ratios, Template
 from headworks.core.types import Request, Usage, Work
 
 COLD_PARTS = 4
@@ -230,10 +230,6 @@ def _observe_prompt(request: Request, learnt: _Learnt, tokens: int) -> None:
         if ratios is None:
             ratios = learnt.ratios[request.prompt_kind] = Ratios()
         ratios.add(max(0, tokens - learnt.template.tokens) / request.prompt_bytes)
-
-
-UNSURE = frozenset({"bytes", "learnt"})
-"""Bases of a prompt's size that are bounds, not counts."""
 
 
 def _room_tokens(request: Request, pool: Pool, tenant: TenantPolicy) -> int | None:

@@ -21,6 +21,8 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 from headworks.core.peak import AHEAD_TOKENS
+from headworks.core.prompt_sizes import UNSURE
+from headworks.core.types import Usage, Work
 
 PARTS = 4
 """Buckets to an octave."""
@@ -28,17 +30,50 @@ BUCKETS = 4 * 20
 KEPT = 600
 TENANTS_MAX = 10_000
 NEWS_PARTS = 16
+SHARES_KEEP_RATIO = 0.99
 KNOWN = 20
 """Answers that have to be seen before anything is said."""
+
+
+class PromptShares:
+    """How much of what is charged for prompts they come to on average, by the way they were sized.
+
+    What is charged for a prompt nobody counted is a bound: on the public traces three to five times what it is, while its
+    tenant is not known. That is right for a limit and wrong for a sum of expectations, in which it would be most of what is
+    said to be held. The last hundred or so count, by their tokens.
+    """
+
+    __slots__ = ("_came", "_charged", "_seen")
+
+    def __init__(self) -> None:
+        self._seen: dict[str, int] = {}
+        """By basis (`Work.basis`), of which there are a handful; so are the others."""
+        self._charged: dict[str, float] = {}
+        self._came: dict[str, float] = {}
+
+    def add(self, work: Work, prompt_tokens: int) -> None:
+        """An engine has counted a prompt."""
+        basis = work.basis
+        self._seen[basis] = self._seen.get(basis, 0) + 1
+        self._charged[basis] = SHARES_KEEP_RATIO * self._charged.get(basis, 0.0) + work.prefill_tokens
+        self._came[basis] = SHARES_KEEP_RATIO * self._came.get(basis, 0.0) + min(prompt_tokens, work.prefill_tokens)
+
+    def tokens(self, work: Work) -> int:
+        """What the prompts of such work are expected to come to; what is charged, while too few are known."""
+        if self._seen.get(work.basis, 0) < KNOWN:
+            return work.prefill_tokens
+        return round(work.prefill_tokens * self._came[work.basis] / self._charged[work.basis])
 
 
 class Lengths:
     """Of one tenant in one pool; of all its tenants together as long as too few of its own are known."""
 
-    __slots__ = ("_all", "_chances", "_counts", "_means", "_news", "_tails", "_total")
+    __slots__ = ("_all", "_chances", "_counts", "_means", "_news", "_tails", "_total", "prompts")
 
     def __init__(self, all_tenants: Lengths | None = None) -> None:
         self._all = all_tenants
+        self.prompts: PromptShares = PromptShares() if all_tenants is None else all_tenants.prompts
+        """Of all tenants together: who is not known is like those that were not."""
         self._counts = [0.0] * BUCKETS
         self._total = 0.0
         self._means: list[float] | None = None
@@ -49,6 +84,14 @@ class Lengths:
         """By bucket: see `chances`."""
         self._news = 0
         """Lengths that came since these were begun."""
+
+    def saw(self, usage: Usage, work: Work) -> None:
+        """An answer has ended by itself."""
+        self.add(usage.output_tokens // work.sequences)
+        if (
+            usage.exact and work.sequences == 1 and work.basis in UNSURE
+        ):  # of several samples engines make up the sum differently
+            self.prompts.add(work, usage.prompt_tokens)
 
     def add(self, tokens: int) -> None:
         """An answer has come to so many tokens."""

@@ -185,7 +185,11 @@ class Memory:
         """As others are told of one: with the mean of what its like still wrote."""
         work, more = life.work, life.lane.lengths.more_tokens(made)
         remaining = work.output_tokens - made if more is None else min(more, work.output_tokens_max - made)
-        return 0 if life.state == LEAVING else max(0, remaining), work.sequences, held_tokens(self._replica, work, made)
+        return (
+            0 if life.state == LEAVING else max(0, remaining),
+            work.sequences,
+            held_tokens(self._replica, work, life.lane.lengths, made),
+        )
 
     def learn_others(self, profile: Profile) -> None:
         """What other gateways have there."""

@@ -102,7 +102,7 @@ class Running:
 
     def peak_with(self, work: Work, lengths: Lengths) -> int:
         """The most that will be held at once, with this: as of the last time that it was brought up."""
-        return self._outlook.peak_with(goes_on(work, lengths, 0), work.sequences, held_tokens(self._replica, work, 0))
+        return self._outlook.peak_with(goes_on(work, lengths, 0), work.sequences, held_tokens(self._replica, work, lengths, 0))
 
     def of_ours(self, now_s: float) -> Iterator[tuple[Life, int]]:
         """Everything of ours there, and how many tokens of each of its samples it has made."""
@@ -153,8 +153,9 @@ class Running:
             self._due_s.pop(execution, None)
             return
         work, made = life.work, self._made(life, now_s)
-        held, count = held_tokens(self._replica, work, made), work.sequences
-        runs = certainly(0) if life.state == LEAVING else goes_on(work, life.lane.lengths, made)
+        lengths, count = life.lane.lengths, work.sequences
+        held = held_tokens(self._replica, work, lengths, made)
+        runs = certainly(0) if life.state == LEAVING else goes_on(work, lengths, made)
         self._parts[execution] = self._outlook.add(runs, count, held, held * held / count)
         self._look_again(life, now_s)
 
@@ -179,10 +180,10 @@ def goes_on(work: Work, lengths: Lengths, made: int) -> Sequence[float]:
     return runs if steps >= len(runs) else runs[:steps]
 
 
-def held_tokens(replica: Replica, work: Work, made: int) -> int:
-    """What all its samples hold, in whole blocks."""
+def held_tokens(replica: Replica, work: Work, lengths: Lengths, made: int) -> int:
+    """What all its samples hold, in whole blocks, if its prompt is what such prompts come to."""
     block_tokens = replica.capacity.block_tokens if replica.capacity is not None else 1
-    return work.prefill_tokens + work.sequences * (made + block_tokens - 1)
+    return lengths.prompts.tokens(work) + work.sequences * (made + block_tokens - 1)
 
 
 def _begun_s(life: Life) -> float | None:

@@ -175,11 +175,13 @@ class Forecast:
     """`ttft_s` ÷ what is fitted for it."""
     basis: str
     wait_most_s: float | None = None
-    """What the wait stays under nearly always: a request that could not be on time then is told so at once."""
+    """What the wait stays under at its class's percentile: a request that could not be on time then is told so at once."""
     tpot_s: float | None = None
     """For each further token, as fitted, at the batch it would join."""
     drain_error_ratio: float | None = None
     """Half of the drain rate's 95 % interval, as a part of it."""
+    wait_spread_s: float = 0.0
+    """How much longer than `wait_s` the sum of so many random gaps hardly takes."""
 
 
 @dataclass(slots=True)
