@@ -183,7 +183,7 @@ def test_D4_chances_are_kept_until_a_sixteenth_of_what_is_known_is_new() -> None
 
 
 def test_D4_prompts_nobody_counted_hold_what_such_prompts_come_to_and_not_their_bound() -> None:
-    """1,032 are charged for 1,000 bytes; twenty of them, over all tenants, came to 250 tokens. What is charged stays the bound."""
+    """1,032 are charged for 1,000 bytes, and stay charged; twenty of them, of any tenants, came to 250 tokens."""
     one = bench()
     for _ in range(KNOWN - 1):
         one.arrive(1, 1, prompt_bytes=1_000, prompt_tokens=None, output_tokens_max=90)
