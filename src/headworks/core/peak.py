@@ -64,9 +64,9 @@ class Part(NamedTuple):
 
     runs: Sequence[float]
     sequences: int
-    base: float
+    base_tokens: float
     """What they hold together, less what all of the outlook had made each when they were added."""
-    base_squares: float
+    squares_tokens: float
 
 
 class Outlook:
@@ -101,7 +101,7 @@ class Outlook:
 
     def _change(self, part: Part, one: float) -> None:
         counts, bases = self._counts, self._bases
-        count, base, squares = one * part.sequences, one * part.base, one * part.base_squares
+        count, base, squares = one * part.sequences, one * part.base_tokens, one * part.squares_tokens
         for place, ratio in enumerate(part.runs):
             counts[place] += ratio * count
             bases[place] += ratio * base
