@@ -34,7 +34,8 @@ same seeds. Counted is the run after its warm-up:
 headworks, the oracle and the best baselines with every step-time coefficient 25 % too high, too low, and now this now
 that; with lengths off by up to 60 %; and with an engine at half speed for a minute. Peaks are those of the engine without
 the stress. Exit 1 where headworks misses a target. `--out DIRECTORY` writes goodput.md and goodput.json there; with
-`--more` beside the traces that are in that goodput.json already, measured in the same way.
+`--more` beside what is in that goodput.json already, measured in the same way: other traces, and of the same traces other
+policies and multiples. So a long table can be made in parts, and one policy anew.
 """
 
 from __future__ import annotations
@@ -134,8 +135,10 @@ def measure(options: argparse.Namespace, run: Run) -> dict[str, Any]:
         tune(options, plain, found)
         say(f"{name}: saturation {found.rate_per_s:.2f} requests/s, {found.places} places")
         peaks = list(run(one_run, [_task(options, plain, found, "no_control", 1.0, s) for s in range(1, options.seeds + 1)]))
-        report["saturation"][name] = found.shown(over_seeds(peaks))
-        report["traces"][name] = compared(options, plain, found, peaks, run, options.policies)
+        told_before = report["traces"].get(name, {})
+        places_before = report["saturation"].get(name, {}).get("places_tuned", 0)
+        report["saturation"][name] = found.shown(over_seeds(peaks)) | ({} if found.places else {"places_tuned": places_before})
+        report["traces"][name] = beside(told_before, compared(options, plain, found, peaks, run, options.policies))
         for variation in STRESSES if options.stress else ():
             stressed = ground(name, options.engine, variation, options.seconds)
             chosen = [one for one in options.policies if one in STRESS_POLICIES]
@@ -148,6 +151,11 @@ def _already(path: Path, wanted: dict[str, Any]) -> dict[str, Any]:
     """What was measured before in the same way."""
     found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
     return found if all(found.get(name) == wanted[name] for name in SETTINGS) else {}
+
+
+def beside(before: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    """What was measured before and is not measured anew stays."""
+    return before | {policy: before.get(policy, {}) | by_k for policy, by_k in new.items()}
 
 
 def tune(options: argparse.Namespace, place: Ground, found: Saturation) -> None:

@@ -10,8 +10,9 @@ import pytest
 from headworks.core import events
 from headworks.core.effects import Run
 from headworks.core.predict import DecodeTime, DrainRate, PrefillTime, TokenPromise
+from headworks.core.stats import Window
 from headworks.core.types import Decision, Forecast, Usage
-from tests.core.driver import Bench, drained_at, policy
+from tests.core.driver import Bench, capacity, drained_at, policy
 
 LONG = {"wait_s_max": 60.0, "ttft_slo_s": 30.0}
 
@@ -227,6 +228,59 @@ def test_C3_in_observe_mode_what_would_have_waited_teaches_nothing_of_waiting(ob
     seen = bounds.firsts.seen
     bench.first_byte(life.execution.id)
     assert bounds.firsts.seen - seen == (0 if observes else 1)
+
+
+@pytest.mark.parametrize(
+    ("waited", "spreads"),
+    [
+        ([0.1] * 19, 1.0),  # too few are known
+        ([0.1] * 20, 0.1),
+        ([0.1] * 18 + [0.5] * 2, 0.5),  # a promise for 95 of 100: half of the tail of a tenth
+        ([-0.3] * 40, 0.0),  # sooner than the mean: nobody starts before he comes
+        ([2.0] * 40, 1.0),  # never beyond the sum of random gaps
+    ],
+)
+def test_B2_a_wait_may_take_as_many_spreads_as_its_classs_percentile_of_waits_took(waited: list[float], spreads: float) -> None:
+    bench = Bench(policy(interactive=LONG, pool={"active_requests_max": 1}, kind="fifo"))
+    drained_at(bench, 10.0, 100, 4)
+    bounds = bench.gate._desk.pools["p"].bounds
+    bounds.waits = Window(100)
+    for spread in waited:
+        bounds.waits.add(spread)
+    bench.arrive(100)
+    forecast = last(bench)
+    assert forecast.basis == "drain" and forecast.wait_s is not None and forecast.wait_most_s is not None
+    assert forecast.wait_spread_s > 0.05
+    assert forecast.wait_most_s - forecast.wait_s == pytest.approx(spreads * forecast.wait_spread_s)
+
+
+def test_B2_one_that_waited_in_vain_counts_as_having_waited_so_long_at_least() -> None:
+    """Otherwise only those would be known whose wait was short enough."""
+    bench = Bench(policy(interactive=LONG, pool={"active_requests_max": 1}, kind="fifo"))
+    drained_at(bench, 10.0, 100, 4)
+    waits = bench.gate._desk.pools["p"].bounds.waits
+    early, late = bench.arrive(100), bench.arrive(100)
+    forecast, count = last(bench), len(waits)
+    assert forecast.ttft_s is not None
+    bench.advance(forecast.ttft_s / 2)
+    bench.feed(events.ClientGone(early))
+    assert len(waits) == count, "of one that left in time nobody knows"
+    bench.advance(forecast.ttft_s)
+    bench.feed(events.ClientGone(late))
+    assert len(waits) == count + 1
+    assert waits.quantile(1.0) > 0.0
+
+
+def test_B2_a_newcomer_that_finds_room_is_not_foreseen_to_wait_for_another_flows_large_head() -> None:
+    bench = Bench(policy(interactive=LONG, kind="wfq"), capacities=(capacity(kv_tokens=10_000),))
+    bench.arrive(6_000, tenant="acme")
+    bench.arrive(6_000, tenant="acme")
+    assert [one.outcome for one in bench.decisions()] == ["admit", "queue"]
+    bench.arrive(100, tenant="batchco")
+    (decision,) = [one for one in bench.decisions() if one.outcome != "queue"]
+    assert (decision.outcome, decision.forecast.basis, decision.forecast.wait_s) == ("admit", "room", 0.0)
+    bench.arrive(100, tenant="acme")
+    assert last(bench).basis != "room", "of its own flow it is not the first"
 
 
 def test_C4_a_drain_rate_says_how_well_it_is_known() -> None:

@@ -10,9 +10,10 @@ import pytest
 from headworks.core import events
 from headworks.core.commands import Heartbeat
 from headworks.core.effects import Run
-from headworks.core.memory import LOOK_EVERY_S, PEAK_RATIO, QUIET_REQUESTS, RATIO_MAX
+from headworks.core.memory import PEAK_RATIO, QUIET_REQUESTS, RATIO_MAX
 from headworks.core.peak import groups_of
 from headworks.core.replica import Replica
+from headworks.core.running import LOOK_EVERY_S
 from headworks.core.types import Work
 from tests.core.driver import Bench, capacity, policy
 
@@ -179,7 +180,7 @@ def test_D4_without_the_guard_the_sum_stands_alone() -> None:
 def test_D4_below_the_memory_nobody_looks_at_the_peak() -> None:
     one = bench(2.5)
     full(one, 4_900, 2)
-    assert replica(one).memory._looked_requests == -1
+    assert not replica(one).memory.running.is_kept
     assert not any(verdict.unit == "kv_peak_ratio" for decision in one.decisions() for verdict in decision.verdicts)
 
 

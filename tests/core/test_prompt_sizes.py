@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from headworks.core import events
 from headworks.core.estimate import Estimator
 from headworks.core.policy import TenantPolicy
 from headworks.core.types import Request, Work
@@ -87,6 +88,26 @@ def test_K08_a_bound_that_passes_a_limit_refuses_nobody_whose_prompt_likely_fits
     assert decision.outcome == "admit"
     assert (decision.work.prefill_tokens, decision.work.basis) == (14_000, "bytes")
     assert made.held("tenant:acme") == 14_000 + 250
+
+
+def test_A8_its_tenant_is_charged_what_it_may_hold_and_the_memory_what_the_prompt_may_come_to() -> None:
+    made = Bench(policy(tenant={"active_tokens_max": 15_000}, pool={"growth": True}), capacities=(capacity(kv_tokens=40_000),))
+    made.arrive(1, 1, prompt_bytes=20_000, prompt_tokens=None, output_tokens_max=1_000)
+    assert made.held("tenant:acme") == 14_000 + 250
+    assert made.held("replica:p/0") == made.held("pool:p") == 20_032 + 250
+    small = Bench(policy(tenant={"active_tokens_max": 15_000}, pool={"growth": True}), capacities=(capacity(kv_tokens=16_000),))
+    small.arrive(1, 1, prompt_bytes=20_000, prompt_tokens=None, output_tokens_max=1_000)
+    assert small.held("replica:p/0") == 16_000, "no engine holds more than it has"
+
+
+def test_A8_what_it_grows_by_is_within_what_the_memory_was_charged_for_its_bound() -> None:
+    made = Bench(policy(tenant={"active_tokens_max": 15_000}, pool={"growth": True}), capacities=(capacity(kv_tokens=16_000),))
+    made.arrive(1, 1, prompt_bytes=20_000, prompt_tokens=None, output_tokens_max=1_000, stream=True)
+    execution = made.execution()
+    made.first_byte(execution)
+    made.feed(events.Progressed(execution, 250))
+    assert made.held("tenant:acme") > 14_250
+    assert made.held("replica:p/0") == 16_000
 
 
 def test_K08_one_that_fits_by_no_likely_measure_is_told_so_for_good() -> None:

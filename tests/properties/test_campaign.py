@@ -55,6 +55,12 @@ def test_I1_to_I36_hold_after_every_event_of_every_seed_and_nothing_is_held_at_t
     assert done().events > 100 * SEEDS
 
 
+@pytest.mark.parametrize("seed", [232, 2494])
+def test_A8_a_prompt_that_nobody_counted_holds_no_more_than_was_charged(seed: int) -> None:
+    """Their tenants' limits are below what the bytes of a prompt come to, and a token is a byte there."""
+    assert run_seed(seed) == ""
+
+
 @pytest.mark.parametrize(
     "what",
     [

@@ -164,7 +164,7 @@ class Course:
             self._growth.ended(life, event.usage)
             saw_end(life, self._desk.policy.observe, now_s)
             if life.lane.pool.policy.over_commit != 1.0 and life.replica is not None:
-                life.lane.lengths.add(event.usage.output_tokens // life.work.sequences)
+                life.lane.lengths.saw(event.usage, life.work)
                 life.replica.memory.ended()
             learn_end(life, event.usage.output_tokens, now_s)
         self._settle(life, "ended", "E1", now_s)

@@ -271,6 +271,8 @@ class Desk:
             replica.requests += sequences
             if replica.floors is not None:
                 replica.floors.take(life.request.model, kv_tokens)
+            if replica.memory.running.is_kept:
+                replica.memory.running.changed(life)
         if use is not None:
             use.tokens += kv_tokens
             use.requests += sequences

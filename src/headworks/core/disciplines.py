@@ -83,14 +83,13 @@ class Discipline:
         return self._ahead(lane, now_s)
 
     def nothing_ahead(self, lane: Lane, now_s: float) -> bool:
-        """Nobody who waits, here or elsewhere, stands before a newcomer in this lane.
+        """Nobody who waits, here or elsewhere, keeps a newcomer in this lane that finds room from starting.
 
-        Where weights decide those of other classes do not: it is not their turn.
+        Where weights decide those of other flows do not: it is not their turn, and what they wait for it does not need (`Round`).
         """
-        pool = lane.pool
+        pool, flow = lane.pool, lane.flow
         if self.weighs:
-            own_class = lane.flow[0]
-            return not pool.queue.of_class(own_class).requests and not pool.elsewhere.of(now_s, (own_class,)).gateways
+            return not pool.queue.line(flow).requests and not pool.elsewhere.of(now_s, flow).gateways
         return not pool.queue.requests and not pool.elsewhere.of(now_s).gateways
 
 

@@ -4,6 +4,7 @@
 tenant's bytes have been, and bytes alone, which is never too low, while that is not known. One thing must not come of that
 bound: that somebody is told for good that a prompt does not fit which is a quarter of it. So where the bound passes what a
 tenant or an engine can hold, and the prompt likely does not, it is charged all that may be held beside its output, and runs.
+The engine's memory is charged its bound all the same, or all there is: what nobody counted may be as long as that.
 
 *Outputs* (A8, A10; `output_lengths.py`). What is allowed is twenty to forty times what is used, so where an answer can grow
 only its estimate is reserved: what all but a share of the tenant's answers stay within, and `growth.ahead_tokens` more, so that
@@ -20,7 +21,7 @@ from __future__ import annotations
 from headworks.core.output_lengths import LENGTHS_KEPT, LENGTHS_MIN, Lengths, OutputLengths
 from headworks.core.policy import TenantPolicy
 from headworks.core.pool import Pool
-from headworks.core.prompt_sizes import BYTES_A_TOKEN_LIKELY, COUNTED, TEMPLATE_TOKENS, Ratios, Template
+from headworks.core.prompt_sizes import BYTES_A_TOKEN_LIKELY, COUNTED, TEMPLATE_TOKENS, UNSURE, Ratios, Template
 from headworks.core.types import Request, Usage, Work
 
 COLD_PARTS = 4
@@ -72,7 +73,7 @@ class Estimator:
             tokens, basis = self._prompt_tokens(request, learnt)
         if context_tokens and tokens >= context_tokens:
             tokens = context_tokens - 1  # an engine refuses more
-        unsure = basis in UNSURE
+        unsure, bound_tokens = basis in UNSURE, tokens
         if most is None:  # what a prompt turns out to leave is the engine's to say: a bound of ours must not cut the answer
             taken_tokens = self._likely_tokens(request, learnt) if unsure else tokens
             most = max(1, context_tokens - taken_tokens) if context_tokens else pool.policy.output_tokens_cold
@@ -83,7 +84,7 @@ class Estimator:
             if tokens + certain > room_tokens:
                 tokens = self._that_fits(tokens, certain, room_tokens, request, learnt)
         output_tokens = self._expected(request, tokens, most, room_tokens, learnt, pool) if grows else most
-        return sized(tokens, output_tokens, most, request.samples, pool, basis)
+        return sized(tokens, output_tokens, most, request, pool, basis, bound_tokens if bound_tokens > tokens else 0)
 
     def _prompt_tokens(self, request: Request, learnt: _Learnt | None) -> tuple[int, str]:
         template = self._templates.get(request.model) if learnt is None else learnt.template
@@ -231,10 +232,6 @@ def _observe_prompt(request: Request, learnt: _Learnt, tokens: int) -> None:
         ratios.add(max(0, tokens - learnt.template.tokens) / request.prompt_bytes)
 
 
-UNSURE = frozenset({"bytes", "learnt"})
-"""Bases of a prompt's size that are bounds, not counts."""
-
-
 def _room_tokens(request: Request, pool: Pool, tenant: TenantPolicy) -> int | None:
     """What one sample can hold at most, by the smallest whole limit; None where none is known."""
     largest_tokens, tenant_tokens = pool.tokens_largest, tenant.active_tokens_max
@@ -244,13 +241,21 @@ def _room_tokens(request: Request, pool: Pool, tenant: TenantPolicy) -> int | No
     return room_tokens if tenant_tokens is None else min(room_tokens, tenant_tokens // request.samples)
 
 
-def sized(prompt_tokens: int, output_tokens: int, most: int, samples: int, pool: Pool, basis: str) -> Work:
-    """The work of so many samples, each with its own prompt and so much output reserved of at most `most`.
+def sized(
+    prompt_tokens: int, output_tokens: int, most: int, request: Request, pool: Pool, basis: str, bound_tokens: int = 0
+) -> Work:
+    """The work of a request's samples, each with its own prompt and so much output reserved of at most `most`.
 
-    No sequence holds more than the context, whatever its prompt may come to by its bound.
+    No sequence holds more than the context, whatever its prompt may come to by its bound, and all together no more than an
+    engine has: a prompt that nobody counted may take that, so it is charged that, and runs beside nobody.
     """
-    per_sequence, block_tokens = prompt_tokens + output_tokens, pool.block_tokens
+    per_sequence, block_tokens, samples = prompt_tokens + output_tokens, pool.block_tokens, request.samples
     if 0 < pool.context_tokens < per_sequence:
         per_sequence = pool.context_tokens
     kv_tokens = samples * (-(-per_sequence // block_tokens) * block_tokens)
-    return Work(samples * per_sequence, samples * prompt_tokens, samples, 0.0, kv_tokens, output_tokens, basis, most)
+    if bound_tokens:
+        held_tokens = min(bound_tokens + output_tokens, pool.context_tokens or bound_tokens + output_tokens)
+        largest_tokens = pool.largest_tokens(request.model) or kv_tokens
+        kv_tokens = max(kv_tokens, min(largest_tokens, samples * (-(-held_tokens // block_tokens) * block_tokens)))
+    tokens = samples * per_sequence
+    return Work(tokens, samples * prompt_tokens, samples, 0.0, kv_tokens, output_tokens, basis, most, bound_tokens)

@@ -83,6 +83,9 @@ def forecast_of(work: Work, lane: Lane, replica: Replica | None, discipline: Dis
     pool = lane.pool
     buffer_ratio, bounds = pool.policy.buffer_ratio, pool.bounds
     wait_s, most_s, basis = _waiting(work, lane, replica, discipline, now_s)
+    spread_s = most_s - wait_s if wait_s is not None and most_s is not None else 0.0
+    if spread_s > 0.0 and wait_s is not None:
+        most_s = wait_s + spread_s * _spreads(bounds, lane)
     expected = _reading(work, lane, replica, now_s)
     prefill_s, ttft_s, total_s, each_s = 0.0, None, None, None
     ttft_ratio = buffer_ratio
@@ -94,11 +97,11 @@ def forecast_of(work: Work, lane: Lane, replica: Replica | None, discipline: Dis
             if basis == "room":
                 ttft_s = _above(fitted_s, beyond, bounds.firsts.tail_ratio, buffer_ratio)
             else:
-                ttft_s = _after(point_s, most_s - wait_s, bounds, buffer_ratio)
+                ttft_s = _after(point_s, spread_s, bounds, buffer_ratio)
             ttft_ratio = ttft_s / point_s if point_s > 0.0 else buffer_ratio
             each_s, total_s = _whole(work, lane, replica, point_s)
     rate_per_s, error_ratio = pool.drain.tokens_per_s, None if basis == "room" else pool.drain.tokens_error_ratio
-    return Forecast(wait_s, prefill_s, ttft_s, total_s, rate_per_s, ttft_ratio, basis, most_s, each_s, error_ratio)
+    return Forecast(wait_s, prefill_s, ttft_s, total_s, rate_per_s, ttft_ratio, basis, most_s, each_s, error_ratio, spread_s)
 
 
 def _waiting(
@@ -117,6 +120,18 @@ def _waiting(
     if replica is not None and nothing_ahead:
         return wait_s, wait_s, "drain"
     return wait_s, ahead.drain.wait_most_s(wait_s, ahead.requests + elsewhere), "drain"
+
+
+def _spreads(bounds: Bounds, lane: Lane) -> float:
+    """So many spreads its wait may take longer than W_est: what the class's percentile of those that waited stayed within.
+
+    Never more than `predict.SPREADS` of a sum of gaps, which is one here, and that before enough have waited: a few long
+    gaps between many short ones make it so much that nobody would be let wait who has any time to lose.
+    """
+    if bounds.waits.count < BEYOND_MIN:
+        return 1.0
+    tail_ratio = max(0.0, bounds.firsts.tail_ratio * lane.tails.ttft_ratio)
+    return min(1.0, max(0.0, bounds.waits.quantile(1.0 - tail_ratio)))
 
 
 def wait_of(pool: Pool, ahead: Ahead, now_s: float) -> float | None:
@@ -242,9 +257,8 @@ def saw_first_token(life: Life, observes: bool, now_s: float) -> None:
     bounds.firsts.saw(took_s > forecast.ttft_s, opening + life.lane.pool.queue.requests)
     if forecast.basis == "room":
         return
-    spread_s = (forecast.wait_most_s or 0.0) - (forecast.wait_s or 0.0)
-    if spread_s > 0.0:
-        bounds.waits.add((took_s - _point_s(forecast)) / spread_s)
+    if forecast.wait_spread_s > 0.0:
+        bounds.waits.add((took_s - _point_s(forecast)) / forecast.wait_spread_s)
 
 
 def _point_s(forecast: Forecast) -> float:
@@ -255,8 +269,11 @@ def _point_s(forecast: Forecast) -> float:
 def saw_nothing(life: Life, now_s: float) -> None:
     """It ended before its first token. If its bound had passed by then, that was missed; if not, nobody knows."""
     forecast, bounds = life.forecast, life.lane.pool.bounds
-    if forecast.ttft_s is not None and now_s - life.request.arrived_s > forecast.ttft_s:
+    took_s = now_s - life.request.arrived_s
+    if forecast.ttft_s is not None and took_s > forecast.ttft_s:
         bounds.firsts.saw(True)
+        if forecast.wait_spread_s > 0.0:  # and by so much at least, had it been sent now
+            bounds.waits.add((took_s + forecast.prefill_s - _point_s(forecast)) / forecast.wait_spread_s)
 
 
 def saw_end(life: Life, observes: bool, now_s: float) -> None:

@@ -117,7 +117,8 @@ class Growth:
     def _grown(self, life: Life, output_tokens: int) -> Work:
         work = life.work
         prompt_tokens = work.prefill_tokens // work.sequences
-        return sized(prompt_tokens, output_tokens, work.output_tokens_max, work.sequences, life.lane.pool, work.basis)
+        most, pool = work.output_tokens_max, life.lane.pool
+        return sized(prompt_tokens, output_tokens, most, life.request, pool, work.basis, work.bound_tokens)
 
     def answered(self, life: Life, answer: Answer, now_s: float) -> None:
         """The ledger's word on the ask that stands; whatever else comes is of one that was given up."""

@@ -20,28 +20,78 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import accumulate
 
+from headworks.core.peak import AHEAD_TOKENS
+from headworks.core.prompt_sizes import UNSURE
+from headworks.core.types import Usage, Work
+
 PARTS = 4
 """Buckets to an octave."""
 BUCKETS = 4 * 20
 KEPT = 600
 TENANTS_MAX = 10_000
+NEWS_PARTS = 16
+SHARES_KEEP_RATIO = 0.99
 KNOWN = 20
 """Answers that have to be seen before anything is said."""
+
+
+class PromptShares:
+    """How much of what is charged for prompts they come to on average, by the way they were sized.
+
+    What is charged for a prompt nobody counted is a bound: on the public traces three to five times what it is, while its
+    tenant is not known. That is right for a limit and wrong for a sum of expectations, in which it would be most of what is
+    said to be held. The last hundred or so count, by their tokens.
+    """
+
+    __slots__ = ("_came", "_charged", "_seen")
+
+    def __init__(self) -> None:
+        self._seen: dict[str, int] = {}
+        """By basis (`Work.basis`), of which there are a handful; so are the others."""
+        self._charged: dict[str, float] = {}
+        self._came: dict[str, float] = {}
+
+    def add(self, work: Work, prompt_tokens: int) -> None:
+        """An engine has counted a prompt."""
+        basis = work.basis
+        self._seen[basis] = self._seen.get(basis, 0) + 1
+        self._charged[basis] = SHARES_KEEP_RATIO * self._charged.get(basis, 0.0) + work.prefill_tokens
+        self._came[basis] = SHARES_KEEP_RATIO * self._came.get(basis, 0.0) + min(prompt_tokens, work.prefill_tokens)
+
+    def tokens(self, work: Work) -> int:
+        """What the prompts of such work are expected to come to; what is charged, while too few are known."""
+        if self._seen.get(work.basis, 0) < KNOWN:
+            return work.prefill_tokens
+        return round(work.prefill_tokens * self._came[work.basis] / self._charged[work.basis])
 
 
 class Lengths:
     """Of one tenant in one pool; of all its tenants together as long as too few of its own are known."""
 
-    __slots__ = ("_all", "_counts", "_means", "_tails", "_total")
+    __slots__ = ("_all", "_chances", "_counts", "_means", "_news", "_tails", "_total", "prompts")
 
     def __init__(self, all_tenants: Lengths | None = None) -> None:
         self._all = all_tenants
+        self.prompts: PromptShares = PromptShares() if all_tenants is None else all_tenants.prompts
+        """Of all tenants together: who is not known is like those that were not."""
         self._counts = [0.0] * BUCKETS
         self._total = 0.0
         self._means: list[float] | None = None
         """By bucket: the mean length of those above its middle; 0.0 where there were none. None: to be made anew."""
         self._tails: list[float] = []
         """By bucket: how many were in it or above; empty when it has to be made anew."""
+        self._chances: dict[int, Sequence[float]] = {}
+        """By bucket: see `chances`."""
+        self._news = 0
+        """Lengths that came since these were begun."""
+
+    def saw(self, usage: Usage, work: Work) -> None:
+        """An answer has ended by itself."""
+        self.add(usage.output_tokens // work.sequences)
+        if (
+            usage.exact and work.sequences == 1 and work.basis in UNSURE
+        ):  # of several samples engines make up the sum differently
+            self.prompts.add(work, usage.prompt_tokens)
 
     def add(self, tokens: int) -> None:
         """An answer has come to so many tokens."""
@@ -51,6 +101,7 @@ class Lengths:
         self._counts[bucket_of(tokens)] += 1.0
         self._total += 1.0
         self._means, self._tails = None, []
+        self._news += 1
         if self._all is not None:
             self._all.add(tokens)
 
@@ -70,19 +121,33 @@ class Lengths:
             return [1.0 if more < made_tokens else 0.0 for more in ahead_tokens]
         return [self._longer(made_tokens + more) / longer for more in ahead_tokens]
 
+    def chances(self, made_tokens: int) -> Sequence[float] | None:
+        """`goes_on` for each of `AHEAD_TOKENS`, of one about so long: kept until a sixteenth of what is known is new."""
+        if self._total < KNOWN:
+            return None if self._all is None else self._all.chances(made_tokens)
+        if self._news * NEWS_PARTS > self._total:
+            self._chances.clear()
+            self._news = 0
+        bucket = bucket_of(made_tokens)
+        found = self._chances.get(bucket)
+        if found is None:
+            middle = (EDGES[bucket] + EDGES[bucket + 1]) // 2
+            found = self._chances[bucket] = (1.0, *(self.goes_on(middle, AHEAD_TOKENS[:-1]) or ()))
+        return found
+
     def _longer(self, tokens: int) -> float:
         """How many became longer, those of one bucket taken as spread over it evenly."""
         if not self._tails:
             self._tails = list(accumulate(reversed(self._counts), initial=0.0))[::-1]
         bucket = bucket_of(tokens)
-        low, high, above = _edge(bucket), _edge(bucket + 1), self._tails[bucket + 1]
+        low, high, above = EDGES[bucket], EDGES[bucket + 1], self._tails[bucket + 1]
         return above + (self._tails[bucket] - above) * max(0, high - 1 - tokens) / (high - low)
 
     def _learnt(self) -> list[float]:
         means = [0.0] * BUCKETS
         count = tokens = 0.0
         for bucket in range(BUCKETS - 1, -1, -1):
-            low, high, half = _edge(bucket), _edge(bucket + 1) - 1, self._counts[bucket] / 2
+            low, high, half = EDGES[bucket], EDGES[bucket + 1] - 1, self._counts[bucket] / 2
             count, tokens = count + half, tokens + half * (low + 3 * high) / 4
             means[bucket] = tokens / count if count else 0.0
             count, tokens = count + half, tokens + half * (3 * low + high) / 4
@@ -118,3 +183,7 @@ def bucket_of(tokens: int) -> int:
 def _edge(bucket: int) -> int:
     octave, part = divmod(bucket, PARTS)
     return bucket if octave == 0 else (PARTS + part) << (octave - 1)
+
+
+EDGES = [_edge(bucket) for bucket in range(BUCKETS + 1)]
+"""The least length of each bucket, and one beyond."""

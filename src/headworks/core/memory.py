@@ -17,18 +17,18 @@ long an answer goes on is as likely as it was for those that became longer than 
 what was counted or by the time and the engine's clock, whichever is more. Other gateways are told the mean of it. Below 1.0
 nobody asks, so nothing is computed.
 
-What runs here is looked at `LOOK_EVERY_S` at most, or when something came or went; one look passes over everything that runs
-here once, and over the steps ahead for each kind of it: those of a tenant that are about as far.
+What runs here is not looked at anew for that: `core/running.py` keeps the outlook, and changes what is another.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from headworks.core.lengths import Lengths, bucket_of
-from headworks.core.life import LEAVING, SETTLING, UNASKED
-from headworks.core.peak import AHEAD_TOKENS, Group, Outlook, Profile, certainly, groups_of, profile_of
+from headworks.core.lengths import Lengths
+from headworks.core.life import LEAVING
+from headworks.core.peak import Group, Profile, groups_of, profile_of
+from headworks.core.running import LOOK_EVERY_S, Running, held_tokens
 from headworks.core.types import ReplicaSample, Work
 
 if TYPE_CHECKING:
@@ -44,7 +44,6 @@ SPARE_RATIO = 0.02
 QUIET_REQUESTS = 1000
 PEAK_RATIO = 0.95
 """The rest is for what nobody can foresee: that many are longer than their like at once."""
-LOOK_EVERY_S = 0.1
 
 
 class Memory:
@@ -53,14 +52,11 @@ class Memory:
     __slots__ = (
         "_answers",
         "_is_pressed",
-        "_looked_requests",
         "_looked_s",
-        "_outlook",
         "_peak_of",
         "_peak_tokens",
         "_replica",
         "_risen_s",
-        "_runs",
         "_told_tokens",
         "guarded_tokens",
         "kv_tokens",
@@ -68,13 +64,13 @@ class Memory:
         "preempted_s",
         "preemptions",
         "ratio",
+        "running",
         "unguarded_tokens",
     )
 
     def __init__(self, replica: Replica, runs: Mapping[str, Life]) -> None:
         """`runs`: everything this gateway has asked for, on whatever engine."""
         self._replica = replica
-        self._runs = runs
         self.kv_tokens: int | None = None
         """What the engine has; None while nobody knows."""
         self.guarded_tokens = 0
@@ -94,8 +90,7 @@ class Memory:
         self._told_tokens = 0
         """The limit that the ledger was told last."""
         self._risen_s = self._looked_s = float("-inf")
-        self._outlook = Outlook()
-        self._looked_requests = -1
+        self.running = Running(replica, runs)
         self._peak_of: Work | None = None
         self._peak_tokens = 0
         self.ratio = 1.0
@@ -177,68 +172,27 @@ class Memory:
 
     def peak_with(self, work: Work, lengths: Lengths, now_s: float) -> int:
         """The most that will be held there at once, with this. `lengths`: of its tenant's answers."""
-        if self._replica.requests != self._looked_requests or now_s >= self._looked_s + LOOK_EVERY_S:
-            self._look(now_s)
-        elif work is self._peak_of:
-            return self._peak_tokens
-        self._peak_of = work
-        runs = self._goes_on(work, lengths, 0)
-        self._peak_tokens = self._outlook.peak_with(runs, work.sequences, self._held(work, 0))
+        if self.running.brought_up(now_s) or work is not self._peak_of or now_s >= self._looked_s + LOOK_EVERY_S:
+            self._peak_of, self._looked_s = work, now_s
+            self._peak_tokens = self.running.peak_with(work, lengths)
         return self._peak_tokens
 
     def profile(self, now_s: float) -> Profile:
         """What runs there for this gateway, as others are told."""
-        return profile_of(self._group(life, made) for life, made in self._running(now_s))
-
-    def _running(self, now_s: float) -> Iterator[tuple[Life, int]]:
-        """Everything of ours there, and how many tokens of each of its samples it has made."""
-        name, iteration_s = self._replica.name, self._replica.iteration_s
-        for life in self._runs.values():
-            if life.execution.replica != name or life.state in (SETTLING, UNASKED):
-                continue
-            work, begun_s = life.work, life.first_byte_s if life.streamed else life.sent_s
-            made = life.output_tokens // work.sequences
-            if begun_s is not None and iteration_s:
-                made = max(made, 1 + int((now_s - begun_s) / iteration_s))
-            yield life, min(made, work.output_tokens)
-
-    def _look(self, now_s: float) -> None:
-        self._looked_requests, self._looked_s, self._peak_of = self._replica.requests, now_s, None
-        outlook = self._outlook = Outlook()
-        kinds: dict[tuple[Lengths, int, int], tuple[Work, int, int, int, float]] = {}
-        for life, made in self._running(now_s):
-            work, lengths, held = life.work, life.lane.lengths, self._held(life.work, made)
-            squares = held * held / work.sequences
-            if life.state == LEAVING:
-                outlook.add(certainly(0), work.sequences, held, squares)
-                continue
-            kind = lengths, bucket_of(made), len(certainly(work.output_tokens_max - made))
-            _, _, count, tokens, others = kinds.get(kind, (work, made, 0, 0, 0.0))
-            kinds[kind] = work, made, count + work.sequences, tokens + held, others + squares
-        for (lengths, _, _), (work, made, count, held, squares) in kinds.items():
-            outlook.add(self._goes_on(work, lengths, made), count, held, squares)
-        for remaining, count, held in self.others:
-            outlook.add(certainly(remaining), count, held, 0.0)
-
-    def _goes_on(self, work: Work, lengths: Lengths, made: int) -> Sequence[float]:
-        """The chances of one that has made so many tokens to run on, up to the most that it may write."""
-        runs = lengths.goes_on(made, AHEAD_TOKENS[:-1])
-        if runs is None:
-            return certainly(work.output_tokens - made)
-        return (1.0, *runs)[: len(certainly(work.output_tokens_max - made))]
-
-    def _held(self, work: Work, made: int) -> int:
-        """What all its samples hold, in whole blocks."""
-        capacity = self._replica.capacity
-        return work.prefill_tokens + work.sequences * (made + (capacity.block_tokens - 1 if capacity is not None else 0))
+        return profile_of(self._group(life, made) for life, made in self.running.of_ours(now_s))
 
     def _group(self, life: Life, made: int) -> Group:
         """As others are told of one: with the mean of what its like still wrote."""
         work, more = life.work, life.lane.lengths.more_tokens(made)
         remaining = work.output_tokens - made if more is None else min(more, work.output_tokens_max - made)
-        return 0 if life.state == LEAVING else max(0, remaining), work.sequences, self._held(work, made)
+        return (
+            0 if life.state == LEAVING else max(0, remaining),
+            work.sequences,
+            held_tokens(self._replica, work, life.lane.lengths, made),
+        )
 
     def learn_others(self, profile: Profile) -> None:
         """What other gateways have there."""
         self.others = groups_of(profile)
+        self.running.learn_others(self.others)
         self.learn()

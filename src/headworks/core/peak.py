@@ -29,6 +29,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from math import sqrt
+from typing import NamedTuple
 
 Group = tuple[int, int, int]
 """(tokens each still writes, sequences, tokens they hold together)."""
@@ -58,33 +59,77 @@ def peak_tokens(groups: Iterable[Group]) -> int:
     return peak
 
 
-class Outlook:
-    """What will be held at each of `AHEAD_TOKENS`, as far as chance tells."""
+class Part(NamedTuple):
+    """Some alike in an outlook, as they were added: what takes them out again."""
 
-    __slots__ = ("_means", "_variances")
+    runs: Sequence[float]
+    sequences: int
+    base_tokens: float
+    """What they hold together, less what all of the outlook had made each when they were added."""
+    squares_tokens: float
+
+
+class Outlook:
+    """What will be held at each of `AHEAD_TOKENS`, as far as chance tells.
+
+    Everybody in it makes a token in each step. So nothing has to be done about those that run on: with h = b + τ, where τ is
+    what each has made since the beginning, both sums over all of them are polynomials of τ + t, of which the coefficients
+    stay what they are. Who comes, goes, or has other chances now, changes them at each of the steps ahead, and nobody else.
+    """
+
+    __slots__ = ("_bases", "_counts", "_squares", "_unsure_bases", "_unsure_counts", "tokens")
 
     def __init__(self) -> None:
-        self._means = [0.0] * len(AHEAD_TOKENS)
-        self._variances = [0.0] * len(AHEAD_TOKENS)
+        steps = len(AHEAD_TOKENS)
+        self.tokens = 0.0
+        """What each of them has made since the beginning."""
+        self._counts, self._bases = [0.0] * steps, [0.0] * steps
+        """By step ahead: Σ s, and Σ s · b."""
+        self._unsure_counts, self._unsure_bases, self._squares = [0.0] * steps, [0.0] * steps, [0.0] * steps
+        """Σ s · (1 − s), times 1, b and b²."""
 
-    def add(self, runs: Sequence[float], count: int, held: int, held_squares: float) -> None:
+    def add(self, runs: Sequence[float], count: int, held: float, held_squares: float) -> Part:
         """So many alike, which hold so much together. `runs`: by place, the chance of each to run on until then."""
-        for place, ratio in enumerate(runs):
-            tokens = AHEAD_TOKENS[place]
-            self._means[place] += ratio * (held + tokens * count)
+        made = self.tokens
+        part = Part(runs, count, held - made * count, held_squares - made * (2.0 * held - made * count))
+        self._change(part, 1.0)
+        return part
+
+    def remove(self, part: Part) -> None:
+        """They are gone, or others now."""
+        self._change(part, -1.0)
+
+    def _change(self, part: Part, one: float) -> None:
+        counts, bases = self._counts, self._bases
+        count, base, squares = one * part.sequences, one * part.base_tokens, one * part.squares_tokens
+        for place, ratio in enumerate(part.runs):
+            counts[place] += ratio * count
+            bases[place] += ratio * base
             if ratio < 1.0:
-                self._variances[place] += ratio * (1.0 - ratio) * (held_squares + tokens * (2 * held + tokens * count))
+                unsure = ratio * (1.0 - ratio)
+                self._unsure_counts[place] += unsure * count
+                self._unsure_bases[place] += unsure * base
+                self._squares[place] += unsure * squares
 
     def peak_tokens(self) -> int:
         """The most that will be held at once, but for chances that are small."""
-        return int(max(mean + SPREADS * sqrt(variance) for mean, variance in zip(self._means, self._variances, strict=True)))
+        return self.peak_with((), 0, 0)
 
     def peak_with(self, runs: Sequence[float], count: int, held: int) -> int:
         """The same with these."""
-        joined = Outlook()
-        joined._means, joined._variances = self._means.copy(), self._variances.copy()
-        joined.add(runs, count, held, held * held / count)
-        return joined.peak_tokens()
+        most, joining = 0.0, len(runs)
+        for place, tokens in enumerate(AHEAD_TOKENS):
+            ahead = self.tokens + tokens
+            mean = self._bases[place] + ahead * self._counts[place]
+            variance = self._squares[place] + ahead * (2.0 * self._unsure_bases[place] + ahead * self._unsure_counts[place])
+            if place < joining:
+                ratio, then = runs[place], held + tokens * count
+                mean += ratio * then
+                variance += ratio * (1.0 - ratio) * then * then / count
+            peak = mean + SPREADS * sqrt(variance) if variance > 0.0 else mean
+            if peak > most:
+                most = peak
+        return int(most)
 
 
 def certainly(remaining_tokens: int) -> Sequence[float]:

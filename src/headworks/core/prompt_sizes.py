@@ -27,6 +27,8 @@ LEARN_EVERY = 4
 TEXT, WIDE, DENSE, TOOLS = "text", "wide", "dense", "tools"
 COUNTED = "counted"
 """Not learnt: a tokenizer has counted it, all but its template."""
+UNSURE = frozenset({"bytes", "learnt"})
+"""Bases of a prompt's size that are bounds, not counts."""
 BYTES_A_TOKEN_LIKELY = 6
 """Hardly any content has more bytes a token: what passes a limit even so will not fit."""
 

@@ -124,6 +124,8 @@ class Work:
     upper bound. `shared`: nothing is reserved, as its key has an execution already."""
     output_tokens_max: int = 0
     """What a sample may write at most, which the engine is told. More than `output_tokens`: it grows (A8)."""
+    bound_tokens: int = 0
+    """What a sample's prompt may come to, where nobody counted it and its tenant's limit is charged less: memory is not."""
 
 
 class Verdict(NamedTuple):
@@ -173,11 +175,13 @@ class Forecast:
     """`ttft_s` ÷ what is fitted for it."""
     basis: str
     wait_most_s: float | None = None
-    """What the wait stays under nearly always: a request that could not be on time then is told so at once."""
+    """What the wait stays under at its class's percentile: a request that could not be on time then is told so at once."""
     tpot_s: float | None = None
     """For each further token, as fitted, at the batch it would join."""
     drain_error_ratio: float | None = None
     """Half of the drain rate's 95 % interval, as a part of it."""
+    wait_spread_s: float = 0.0
+    """How much longer than `wait_s` the sum of so many random gaps hardly takes."""
 
 
 @dataclass(slots=True)
