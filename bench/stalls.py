@@ -39,7 +39,7 @@ async def serve() -> None:
         EdgeLimits(header_s=600, body_s=600, body_idle_s=600),
         allowed={"/v1/chat/completions": ("POST",)}.get,
         clock_s=time.monotonic,
-        error_body=lambda status, code, message: ([], message.encode()),
+        error_body=lambda status, code, message, path: ([], message.encode()),
     )
     [address] = await server.start("127.0.0.1", 0)
     print(address[1], flush=True)

@@ -24,7 +24,7 @@ def run(loop: str, steps: Coroutine[Any, Any, None], *, within_s: float = 20.0) 
         runner.run(asyncio.wait_for(steps, within_s))
 
 
-def error_body(status: int, code: str, message: str) -> tuple[list[tuple[bytes, bytes]], bytes]:
+def error_body(status: int, code: str, message: str, path: str) -> tuple[list[tuple[bytes, bytes]], bytes]:
     return JSON, json.dumps({"error": {"code": code, "message": message}}).encode()
 
 

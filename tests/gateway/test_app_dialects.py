@@ -194,6 +194,20 @@ def test_E4_a_refusal_is_in_the_words_of_its_route(path: str) -> None:
     run("uvloop", steps())
 
 
+@pytest.mark.parametrize("path", ["/v1/messages", "/v1/responses"])
+def test_E4_what_the_edge_refuses_by_itself_is_in_the_words_of_the_route_too(path: str) -> None:
+    async def steps() -> None:
+        async with scene() as s:
+            head = f"POST {path} HTTP/1.1\r\nHost: edge\r\nContent-Type: application/json\r\nContent-Length: 999999999\r\n\r\n"
+            large = await s.ask(head.encode())
+            assert (large.status, large.json()["error"]["code"]) == (413, "body_too_large")
+            is_anthropic = path == "/v1/messages"
+            assert large.json()["error"]["type"] == ("request_too_large" if is_anthropic else "invalid_request_error")
+            assert ("type" in large.json()) == is_anthropic
+
+    run("uvloop", steps())
+
+
 def test_F2_explain_tells_the_route() -> None:
     async def steps() -> None:
         async with scene() as s:

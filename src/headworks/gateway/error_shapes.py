@@ -62,6 +62,14 @@ def written(shape: str, status: int, error: Error, explanation: Any, request_id:
     return _encode(_AnthropicBody("error", named, request_id.decode("latin-1"), explanation))
 
 
+def bare(shape: str, status: int, error: Error) -> bytes:
+    """The body of an error before anybody knows whose request it is: without a name of it, and what would explain it."""
+    if shape != ANTHROPIC:
+        return _encode({"error": error})
+    named = Error(error.message, _TYPES.get(status, "api_error"), error.param, error.code)
+    return _encode({"type": "error", "error": named})
+
+
 def error_event(shape: str, body: bytes) -> bytes:
     """The same inside a stream that has begun: one event, after which the stream is broken off."""
     if shape == OPENAI:

@@ -13,7 +13,9 @@ from headworks.core.policy import Policy
 from headworks.gateway import clock, reply
 from headworks.gateway.answers import Answers
 from headworks.gateway.decisions import DecisionLog
+from headworks.gateway.dialects.table import DIALECTS
 from headworks.gateway.equals import Equals
+from headworks.gateway.error_shapes import OPENAI
 from headworks.gateway.every_answer import Headers
 from headworks.gateway.http import EdgeLimits, Server
 from headworks.gateway.http.server import Handler
@@ -48,8 +50,9 @@ def _log_is_lost(said: str) -> None:
     log.error("the decision log cannot be written, and what it lacks is lost: %s", said)
 
 
-def _http_error(status: int, code: str, message: str) -> tuple[Headers, bytes]:
-    return reply.http_error(status, code, message, clock.utc_s())
+def _http_error(status: int, code: str, message: str, path: str) -> tuple[Headers, bytes]:
+    dialect = DIALECTS.get(path)
+    return reply.http_error(status, code, message, clock.utc_s(), OPENAI if dialect is None else dialect.shape)
 
 
 def _log_fault(fault: BaseException) -> None:

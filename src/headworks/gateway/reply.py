@@ -17,7 +17,7 @@ import msgspec
 
 from headworks.core.reasons import REASONS, Reason
 from headworks.core.types import Decision, Forecast, Usage, Verdict
-from headworks.gateway.error_shapes import Error, written
+from headworks.gateway.error_shapes import OPENAI, Error, bare, written
 from headworks.gateway.every_answer import Allowance, Headers, Ids, own_headers
 from headworks.gateway.guard import Overload
 from headworks.gateway.verdicts import ShownVerdict, shown
@@ -50,9 +50,6 @@ class _Explanation(msgspec.Struct):
 
 class _ExplanationWithUsage(_Explanation):
     usage: Usage
-
-
-_encode = msgspec.json.Encoder().encode
 
 
 def refusal(
@@ -103,15 +100,15 @@ def shed(overload: Overload, ids: Ids, wall_s: float) -> Answer:
     return failure("gateway_overloaded", ids, wall_s=wall_s, subject=subject, value=value, limit=limit, retry_after_s=again_s)
 
 
-def http_error(status: int, code: str, message: str, wall_s: float) -> tuple[Headers, bytes]:
+def http_error(status: int, code: str, message: str, wall_s: float, shape: str = OPENAI) -> tuple[Headers, bytes]:
     """Headers and body for what the HTTP edge refuses by itself, before anybody knows whose request it is."""
     reason = REASONS.get(code)
     headers: Headers = [JSON]
     if reason is None:  # a fault of ours
         headers.append(_NO_RETRY)
-        return headers, _encode({"error": Error(message, "server_error", None, code)})
+        return headers, bare(shape, status, Error(message, "server_error", None, code))
     _advise(headers, reason, None, wall_s)
-    return headers, _encode({"error": Error(message, reason.error_type, None, code)})
+    return headers, bare(shape, status, Error(message, reason.error_type, None, code))
 
 
 def hint_s(engine_headers: Sequence[tuple[bytes, bytes]]) -> float:

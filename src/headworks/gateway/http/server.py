@@ -22,7 +22,7 @@ from headworks.gateway.http.limits import EdgeLimits, HttpError
 from headworks.gateway.http.listen import Listener, listen_on_path, listen_on_port
 
 Handler = Callable[[Exchange], Coroutine[Any, Any, None]]
-ErrorBody = Callable[[int, str, str], tuple[list[tuple[bytes, bytes]], bytes]]
+ErrorBody = Callable[[int, str, str, str], tuple[list[tuple[bytes, bytes]], bytes]]
 
 
 @dataclass(slots=True)
@@ -209,7 +209,7 @@ class Server:
 
     def answer_error(self, exchange: Exchange, error: HttpError) -> None:
         """Answers with an error if nothing was begun; otherwise there is no second answer, only a broken one."""
-        headers, body = self._counted_error(error)
+        headers, body = self._counted_error(error, exchange.path)
         if exchange.started:
             exchange.abort()
         else:
@@ -217,14 +217,14 @@ class Server:
 
     def last_answer(self, error: HttpError) -> bytes:
         """To bytes that are no request, or for which there is no place: the connection ends with it."""
-        headers, body = self._counted_error(error)
+        headers, body = self._counted_error(error, "")
         first = self.first_lines.of(error.status, self.clock_s())
         length = b"Content-Length: %d\r\n\r\n" % len(body)
         return b"".join((first, header_lines(headers), CLOSE_LINE, length, body))
 
-    def _counted_error(self, error: HttpError) -> tuple[list[tuple[bytes, bytes]], bytes]:
+    def _counted_error(self, error: HttpError, path: str) -> tuple[list[tuple[bytes, bytes]], bytes]:
         self.counters.errors[error.status] = self.counters.errors.get(error.status, 0) + 1
-        headers, body = self._error_body(error.status, error.code, error.message)
+        headers, body = self._error_body(error.status, error.code, error.message, path)
         return [*headers, *error.headers], body
 
     def count_fault(self, fault: BaseException) -> None:
