@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from app_scene import Scene, run, scene
 from http_port import until
 from key_scene import added, at_admin, bearer, keyed
 
+from headworks.gateway.admin_server import UNTAKEN_MS_MAX, admin_socket
 from headworks.gateway.feed import END, VIEWERS_MAX, Feed
 
 ALWAYS: Callable[[], bool] = lambda: True  # noqa: E731
@@ -91,8 +94,9 @@ def test_F9_a_slow_viewer_misses_looks_and_delays_nobody() -> None:
         await until(lambda: len(quick.versions()) >= 10)
         assert slow.versions() == [1], "one is on its way to him, and nothing is kept for him beside"
         slow.takes.set()
-        await until(lambda: len(slow.versions()) >= 2)
+        await until(lambda: len(slow.versions()) >= 4)
         assert slow.versions()[1] >= 10
+        assert slow.versions() == sorted(set(slow.versions())), "none is sent twice"
         for viewer in (slow, quick):
             viewer.left.set()
         await asyncio.gather(*watching)
@@ -109,6 +113,14 @@ def test_F9_a_viewer_that_takes_nothing_is_let_go() -> None:
         assert stuck.messages[-1]["more_body"], "without its end: so he knows that something is missing"
 
     run("asyncio", steps())
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="this system has no such option")
+def test_F9_the_system_closes_a_connection_whose_other_side_takes_nothing() -> None:
+    with admin_socket("127.0.0.1", 0) as listening, socket.create_connection(listening.getsockname()):
+        accepted, _ = listening.accept()
+        with accepted:
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == UNTAKEN_MS_MAX == 30_000
 
 
 def test_F9_when_the_gateway_ends_or_cannot_be_looked_at_viewers_are_told() -> None:

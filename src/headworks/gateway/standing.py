@@ -23,7 +23,9 @@ TOKEN_KINDS = ("prompt", "cached", "output", "reserved", "wasted")
 OUTCOMES = ("admit", "queue", "refuse")
 NOT_RUN = frozenset({"refused", "expired"})
 SHOWN_TENANTS_MAX = 200
-NOTHING_HELD = {"tokens": 0}
+NOTHING_HELD = {"tokens": 0, "requests": 0, "quota": None}
+"""Of a tenant that has not come yet."""
+NOBODY = (0, 0)
 
 
 class Standing:
@@ -84,11 +86,12 @@ class Standing:
             tokens.setdefault(name, {})[kind] = count
         names = list(policy.tenants)
         if len(names) > SHOWN_TENANTS_MAX:
-            names.sort(key=lambda name: (-held.get(name, NOTHING_HELD)["tokens"], -waiting.get(name, (0, 0))[0]))
+            names.sort(key=lambda name: (-held.get(name, NOTHING_HELD)["tokens"], -waiting.get(name, NOBODY)[0]))
         return {
             name: {
-                **_use(held.get(name), waiting.get(name, (0, 0))),
-                "quota": held[name]["quota"] if name in held else None,
+                **held.get(name, NOTHING_HELD),
+                "queued_requests": waiting.get(name, NOBODY)[0],
+                "queued_tokens": waiting.get(name, NOBODY)[1],
                 "tokens_max": policy.tenants[name].active_tokens_max,
                 "requests_max": policy.tenants[name].active_requests_max,
                 "admitted_total": decided.get((name, "admit"), 0),
@@ -230,16 +233,6 @@ def _tightness(tokens: dict[str, int], models: dict[str, dict[str, int | None]])
     return {
         "reserved_over_used_ratio": tokens.get("reserved", 0) / used if used else None,
         "covered_ratio": 1.0 - missed / answers if answers else None,
-    }
-
-
-def _use(held: dict[str, Any] | None, waiting: tuple[int, int]) -> dict[str, Any]:
-    """What a tenant holds and what of it waits."""
-    return {
-        "tokens": held["tokens"] if held else 0,
-        "requests": held["requests"] if held else 0,
-        "queued_requests": waiting[0],
-        "queued_tokens": waiting[1],
     }
 
 
