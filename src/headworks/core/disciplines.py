@@ -85,7 +85,7 @@ class Discipline:
     def nothing_ahead(self, lane: Lane, now_s: float) -> bool:
         """Nobody who waits, here or elsewhere, keeps a newcomer in this lane that finds room from starting.
 
-        Where weights decide those of other flows do not: it is not their turn, and it does not need what they wait for (`Round`).
+        Where weights decide, those of other flows do not: it is not their turn, and what they wait for is not what it needs.
         """
         pool, flow = lane.pool, lane.flow
         if self.weighs:
