@@ -107,9 +107,7 @@ class Pool:
         """By class, where weights decide; bounded by the classes there are."""
         self.drain = DrainRate(DrainRate(None, SERVICE_GAPS_MAX, SERVICE_WINDOW_S))
         self.elsewhere = Elsewhere()
-        """What waits for it at other gateways."""
-        self.served_tokens = self.served_requests = 0
-        """Granted here since this gateway began."""
+        self.served_tokens = self.served_requests = 0  # granted here since this gateway began
         self.bounds = Bounds(policy.coverage_ratio)
         self.slots = ReturnSlots()
         self.pressure = Pressure(self)
