@@ -7,8 +7,9 @@ ask at once. What cannot be served in time is refused with a slot of its own; th
 - *second wave*: returns of clients in the fullest second of the clock, by the decision log's `arrived_s` of every attempt
   that says it is a retry. Seconds are counted from the first attempt of the wave.
 - *capacity*: the engine's own rate. The target is 1.2 times it: hints are schedules, so nothing may pile up.
-- *served*: clients that got their whole answer in the end: all whose slots lie within the horizon of 60 s, as many as the
-  engine serves in that time. `--clients` beyond that is the surplus: it has to be told not to retry (`x-should-retry: false`).
+- *served*: clients that got their whole answer in the end: all whose slots lie within the horizon of 60 s, as many as drain in
+  that time at the rate that the gateway measured before, which is below the engine's own where the machine is busy.
+  `--clients` beyond that is the surplus: it has to be told not to retry (`x-should-retry: false`).
 - *settled*: from the wave to the last of it, at most twice the *ideal*, what the engine needs for those it can serve.
 
     python bench/retry_wave.py
@@ -28,6 +29,7 @@ import tempfile
 import time
 from collections import Counter
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import openai
@@ -88,7 +90,7 @@ async def measure(options: argparse.Namespace) -> dict[str, Any]:
         ):
             ends = await wave(f"http://127.0.0.1:{port}/v1", options)
             await asyncio.sleep(LOG_FLUSH_S)
-            return report(outcomes(Path(folder, "decisions")), ends, options)
+            return report(*records(Path(folder, "decisions")), ends, options)
 
 
 async def wave(url: str, options: argparse.Namespace) -> list[str]:
@@ -122,23 +124,26 @@ async def whole(client: openai.AsyncOpenAI) -> str:
     return "served" if ends and ends[-1] is not None else "broken off"
 
 
-def outcomes(directory: Path) -> list[dict[str, Any]]:
-    """What became of every attempt of the wave."""
+def records(directory: Path) -> tuple[list[dict[str, Any]], float]:
+    """What became of every attempt of the wave, and how many requests a second its first refusals were spread by."""
     lines = [json.loads(line) for path in sorted(directory.glob("*.jsonl")) for line in path.read_text().splitlines()]
-    records = [line["record"] for line in lines if line["kind"] == "outcome"]
-    return [record for record in records if record["key"][0] == "wave"]
+    wave = [(line["kind"], line["record"]) for line in lines if line["kind"] in ("decision", "outcome")]
+    refused = [one for kind, one in wave if kind == "decision" and one["outcome"] == "refuse" and one["key"][0] == "wave"]
+    rates = [one["forecast"]["drain_tokens_per_s"] / one["work"]["tokens"] for one in refused]
+    return [one for kind, one in wave if kind == "outcome" and one["key"][0] == "wave"], median(rates)
 
 
-def report(wave: list[dict[str, Any]], ends: list[str], options: argparse.Namespace) -> dict[str, Any]:
+def report(wave: list[dict[str, Any]], drain_per_s: float, ends: list[str], options: argparse.Namespace) -> dict[str, Any]:
     began_s = min(record["arrived_s"] for record in wave)
     returns = Counter(int(record["arrived_s"] - began_s) for record in wave if record["retry"])
     peak, came_to = max(returns.values(), default=0), Counter(ends)
-    within = min(options.clients, int(HORIZON_S * options.rate))
+    within = min(options.clients, int(HORIZON_S * drain_per_s))
     took_s, ideal_s = max(record["ended_s"] for record in wave) - began_s, within / options.rate
     return {
         "measured": time.strftime("%Y-%m-%d"),
         "clients": options.clients,
         "capacity_per_s": options.rate,
+        "drain_per_s": round(drain_per_s, 1),
         "refused_first": sum(record["outcome"] == "refused" and not record["retry"] for record in wave),
         "returns": sum(returns.values()),
         "returns_per_s_max": peak,
@@ -158,7 +163,8 @@ def report(wave: list[dict[str, Any]], ends: list[str], options: argparse.Namesp
 def page(found: dict[str, Any]) -> str:
     return "\n".join(
         [
-            f"{found['measured']}: {found['clients']} stock clients at once, {found['capacity_per_s']:g} requests/s",
+            f"{found['measured']}: {found['clients']} stock clients at once",
+            f"capacity {found['capacity_per_s']:g} requests/s, measured drain {found['drain_per_s']:g}/s",
             f"refused at first {found['refused_first']}; returns {found['returns']}, {found['kinds']}",
             f"returns in the fullest second {found['returns_per_s_max']}; in the end {found['came_to']}",
             f"settled after {found['settled_s']} s, {found['ideal_s']} s ideal",

@@ -99,8 +99,6 @@ class Pool:
         self.single: Replica | None = None
         """The one replica of a pool that has no other: nearly every pool, so every question is asked of it directly."""
         self.tokens = self.requests = 0
-        self.usual = Usual()
-        """How long a token takes on its replicas, where there are several."""
         self._seat(policy, promise_s)
         self.queue = PoolQueue()
         self.class_uses: dict[str, ClassUse] = {}
@@ -111,8 +109,8 @@ class Pool:
         self.bounds = Bounds(policy.coverage_ratio)
         self.slots = ReturnSlots()
         self.pressure = Pressure(self)
-        self.affinity = Affinity()
-        """Which of its replicas have read what."""
+        self.affinity, self.usual = Affinity(), Usual()
+        """Which of its replicas have read what; and how long a token takes on them."""
         self.retries = UpstreamRetries(policy.retries_ratio_max)
         self.spill = Purse(policy.name, policy.spill, utc_offset_s) if policy.spill is not None else None
         """What may be spent on it; None: it costs nothing by the token."""
