@@ -77,7 +77,7 @@ def test_K50_a_refusal_is_an_exception_with_its_code_and_request_id() -> None:
     async def steps() -> None:
         async with scene(tenants=TENANTS, classes=REFUSING) as s:
             running = await s.connect()
-            running.send(chat(key="ACME_KEY", stream=True, tokens=100))
+            running.send(chat(key="ACME_KEY", stream=True, tokens=700))
             await first_event(running)
 
             def work() -> openai.RateLimitError:
