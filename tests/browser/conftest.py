@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "gateway"))
-from app_scene import PATIENT, Scene, chat, first_event, scene
+from app_scene import PATIENT, Scene, chat, fake_engine, first_event, scene
 
 pytest.importorskip("playwright", reason="the page is tested with playwright: scripts/setup installs it")
 from playwright.async_api import Browser, Error, Page, async_playwright
@@ -26,7 +26,7 @@ TENANTS = {
     "acme": {"keys": ["env:ACME_KEY"], "active_tokens_max": 5_000},
     "batchco": {"keys": ["env:BATCHCO_KEY"], "active_requests_max": 1, "class": "batch"},
 }
-CLASSES = {**PATIENT, "batch": {"queue": {"wait_s_max": 20, "requests_max": 1}}}
+CLASSES = {**PATIENT, "batch": {"queue": {"wait_s_max": 100, "requests_max": 1}}}
 EXPECTED = "Failed to load resource"
 """Chromium's own word for an answer that is no 2xx, such as 401 before there is a key."""
 
@@ -93,7 +93,8 @@ async def _built(stack: contextlib.AsyncExitStack, runner: asyncio.Runner) -> St
     except Error as error:
         pytest.skip(f"{found} could not be started: {error.message.splitlines()[0]}")
     stack.push_async_callback(browser.close)
-    built = await stack.enter_async_context(scene(tenants=TENANTS, classes=CLASSES, settle=True))
+    slow = fake_engine(speed=0.03)  # so that what runs when the page is opened runs as long as it is looked at
+    built = await stack.enter_async_context(scene(slow, tenants=TENANTS, classes=CLASSES))
     for client in await busy(built):
         stack.callback(client.close)
     return Stage(runner, browser, built)
