@@ -24,6 +24,7 @@ WHAT = {
     "claimed": "its key is its own now, so it is looked at like any other",
     "attached": "it repeats a key that has an execution here, and shares that answer",
     "granted": "the ledger charged it: it is sent",
+    "opened": "the ledger holds its budget: it was a session, and nothing of it runs",
     "not_now": "the ledger refused it for now: back to its old place",
     "too_late": "the grant came when it could not be on time any more",
     "stop_answered": "the ledger has let go of it",

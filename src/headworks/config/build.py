@@ -221,6 +221,8 @@ def _pool(name: str, section: Pool) -> PoolPolicy:
         breaker=BreakerPolicy(**section.breaker.model_dump()),
         preemption=PreemptionPolicy(section.preemption.remaining_ratio, section.preemption.running_ratio_per_min_max),
         retries_ratio_max=section.retries.ratio_max,
+        sessions_ratio_max=section.sessions.pool_ratio_max,
+        session_idle_s=section.sessions.idle_s,
     )
 
 

@@ -176,7 +176,6 @@ NOT_YET_IN_FORCE: tuple[NotYet, ...] = (
     NotYet("tenants.*.mode", "server.mode alone decides", but=("enforce",)),
     NotYet("tenants.*.slo", "the class's promises hold"),
     NotYet("models.*.kv_bytes_per_token", "memory is counted in tokens"),
-    NotYet("pools.*.sessions", "there are no sessions"),
     NotYet("pools.*.mirror", "nothing is copied"),
     NotYet("pools.*.gpu_price_per_h", "nothing is priced"),
     NotYet("pools.*.gpus", "nothing is priced"),

@@ -8,6 +8,7 @@ sequence number of its own. Clocks decide here when to give up waiting for a gat
 an owner whose lease lapses leaves orphans, and orphans stay charged until there is evidence.
 
 Files: `book_table.py` (states and moves), `book_records.py` (keys, remembering), `book_lives.py` (charging to ending),
+`book_sessions.py` (budgets for a series of calls),
 `book_testimony.py` and `book_proof.py` (evidence about engines), `book_leases.py` (owners), `book_counters.py` (what is
 held), `fair.py` (turns), `book_audit.py`, `book_snapshot.py`.
 """
@@ -29,6 +30,7 @@ from headworks.core.commands import (
     Answer,
     Cancel,
     Claim,
+    CloseSession,
     Command,
     Depart,
     Grow,
@@ -42,6 +44,7 @@ from headworks.core.commands import (
     Start,
     Stop,
     TakeReader,
+    TellSession,
     Unmark,
     Waits,
     Withdraw,
@@ -79,6 +82,8 @@ class Book(Leases):
             SetLimits: self._set_limits,
             Waits: self._waits_for_room,
             Unmark: self._unmark,
+            CloseSession: self._close_session,
+            TellSession: self._tell_session,
         }
 
     def apply(self, commands: Sequence[Command], now_ms: int) -> list[Answer]:
@@ -100,6 +105,7 @@ class Book(Leases):
         """What follows from the time alone: leases lapse, and what ended long ago is forgotten."""
         if self.now_ms >= self._sweep_due_ms:
             self._sweep_boots()
+            self._sweep_sessions()
         if self.now_ms >= self._forget_at_ms:
             self._forget_due()
 
@@ -161,11 +167,11 @@ class Book(Leases):
 
     def check(self) -> list[str]:
         """Recompute every counter and list from its parts. Empty when all agree."""
-        return audit(self.counters, self._entries, self._boots, self._replicas, self._orphans, self._keys)
+        return audit(self.counters, self._entries, self._boots, self._replicas, self._orphans, self._keys, self._sessions)
 
     def differences(self) -> dict[str, int]:
         """By kind of scope (`tenant`, `pool`, …): counters less the sum of their parts, as amounts (K15)."""
-        return differences(self.counters, self._entries)
+        return differences(self.counters, self._entries, self._sessions)
 
     def foreign_loads(self) -> dict[str, int]:
         """By replica that is sampled: load above all that was charged (F10). At least 1 while the proof is off for it."""
@@ -194,6 +200,7 @@ class Book(Leases):
             "orphans": list(self._orphans),
             "boots": [book_snapshot.boot_value(boot) for boot in self._boots.values()],
             "replicas": [book_snapshot.replica_value(replica) for replica in self._replicas.values()],
+            "sessions": [book_snapshot.session_value(session) for session in self._sessions.values()],
             "pools": {name: turns.snapshot() for name, turns in self._turns.items()},
             "ended_from_ms": self._forgetting[KEYED][0][0] if self._forgetting[KEYED] else NEVER_MS,
             "forgetting": [list(line) if with_ended or number != KEYED else [] for number, line in enumerate(self._forgetting)],
@@ -239,6 +246,8 @@ class Book(Leases):
         for due_ms, execution in value["forgetting"][MINTED]:
             if execution not in self._entries:
                 self._entries[execution] = book_snapshot.only_name(execution, due_ms)
+        sessions = [book_snapshot.session_from(one, self.counters) for one in value.get("sessions", ())]
+        self._sessions = {session.scope: session for session in sessions}
         self._replicas = {one["name"]: book_snapshot.replica_from(one, self._entries) for one in value["replicas"]}
         boots = [book_snapshot.boot_from(one, self._entries) for one in value["boots"]]
         self._boots = {boot.owner: boot for boot in boots}

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from headworks.core.book_counters import Counters
 from headworks.core.book_parts import Boot, Entry
 from headworks.core.book_proof import Replica
+from headworks.core.book_sessions import TOKENS, OpenSession
 from headworks.core.book_table import CHARGED, CLAIMED, MOVES, ORPHANED, TERMINAL
 from headworks.core.types import Owner, RequestKey
 
@@ -22,19 +23,24 @@ def audit(
     replicas: Mapping[str, Replica],
     orphans: Mapping[str, Entry],
     keys: Mapping[RequestKey, str],
+    sessions: Mapping[str, OpenSession],
 ) -> list[str]:
     """A sentence for each difference."""
     return [
-        *_of_counters(counters, entries),
+        *_of_counters(counters, entries, sessions),
+        *_of_sessions(counters, sessions),
         *_of_states(entries, boots),
         *_of_lists(entries, boots, replicas, orphans),
         *_of_keys(entries, keys),
     ]
 
 
-def differences(counters: Counters, entries: Mapping[str, Entry]) -> dict[str, int]:
+def differences(counters: Counters, entries: Mapping[str, Entry], sessions: Mapping[str, OpenSession]) -> dict[str, int]:
     """By kind of scope: how far its counters are from the sum of their parts, added up without signs."""
     parts: dict[tuple[str, str], int] = {}
+    for session in sessions.values():
+        for scope in session.scopes:
+            parts[scope, TOKENS] = parts.get((scope, TOKENS), 0) + session.unspent_tokens
     for entry in entries.values():
         if entry.state in CHARGED:
             for scope, unit, amount in entry.charges:
@@ -50,7 +56,7 @@ def differences(counters: Counters, entries: Mapping[str, Entry]) -> dict[str, i
     return found
 
 
-def _of_counters(counters: Counters, entries: Mapping[str, Entry]) -> Iterator[str]:
+def _of_counters(counters: Counters, entries: Mapping[str, Entry], sessions: Mapping[str, OpenSession]) -> Iterator[str]:
     charged: dict[tuple[str, str], int] = {}
     largest: dict[tuple[str, str], int] = {}
     for entry in entries.values():
@@ -64,6 +70,9 @@ def _of_counters(counters: Counters, entries: Mapping[str, Entry]) -> Iterator[s
     for floor in counters.floors:
         unused = max(0, floor.amount - counters.held(floor.scope, floor.unit))
         kept[floor.within, floor.unit] = kept.get((floor.within, floor.unit), 0) + unused
+    for session in sessions.values():
+        for scope in session.scopes:
+            charged[scope, TOKENS] = charged.get((scope, TOKENS), 0) + session.unspent_tokens
     for counter in counters.all():
         if counter.kept != kept.get((counter.scope, counter.unit), 0):
             yield f"{counter.scope} {counter.unit}: {counter.kept} are kept free, by the floors {kept}"
@@ -80,6 +89,17 @@ def _of_counters(counters: Counters, entries: Mapping[str, Entry]) -> Iterator[s
     for (scope, unit), parts in charged.items():
         if parts:
             yield f"{scope} {unit}: no counter for {parts}"
+
+
+def _of_sessions(counters: Counters, sessions: Mapping[str, OpenSession]) -> Iterator[str]:
+    """tokens = spent + live + unspent, as long as it is open; nothing of it is unspent after its end (B14)."""
+    for session in sessions.values():
+        tokens, spent, unspent = session.tokens, session.spent_tokens, session.unspent_tokens
+        live = counters.held(session.scope, TOKENS)
+        if unspent != (0 if session.ended else max(0, tokens - spent - live)):
+            yield f"{session.scope}: {unspent} unspent, of {tokens} spent {spent} and live {live}, {session.ended or 'open'}"
+        if not 0 <= spent <= tokens or session.returned_tokens > tokens - spent:
+            yield f"{session.scope}: {spent} of {tokens} spent, {session.returned_tokens} returned"
 
 
 def _of_states(entries: Mapping[str, Entry], boots: Mapping[Owner, Boot]) -> Iterator[str]:

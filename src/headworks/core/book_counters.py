@@ -143,6 +143,15 @@ class Counters:
         found = (self._counters.get((short.scope, short.unit)) for short in shortfalls)
         return any(counter is not None and counter.guaranteed > 0 for counter in found)
 
+    def move(self, scopes: Iterable[str], unit: str, amount: int) -> None:
+        """Hold so much more, or less, in each of these, whatever the limits: who holds it has been asked about them."""
+        for counter in self.find([(scope, unit, amount) for scope in scopes]):
+            counter.held += amount
+            if counter.held > counter.limit:
+                counter.excess = max(counter.excess, counter.held)
+            elif counter.held < 0:
+                self.underflows += 1
+
     def lacking(self, charges: Charges) -> list[tuple[str, str]]:
         """The (scope, unit) that could not take these charges now. Nothing is charged."""
         taken, shortfalls = self.take(charges)

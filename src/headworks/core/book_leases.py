@@ -7,6 +7,7 @@ another boot may adopt it, its own may take it back, evidence may end it. Author
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from headworks.core.book_parts import Boot, Entry
 from headworks.core.book_records import NEVER_MS, TOMBSTONE_LEASES
@@ -25,8 +26,6 @@ class Leases(Testimony):
 
     def __init__(self, lease_ms: int, remember_ms: int, records_max: int) -> None:
         super().__init__(lease_ms, remember_ms, records_max)
-        self._sweep_due_ms = NEVER_MS
-        """When the next lease lapses or the next dead boot is forgotten."""
         self._lapses: dict[str, Callable[[Entry], None]] = {"orphan": self._orphan, "forget": self._forget}
 
     def _heartbeat(self, command: Heartbeat) -> Answer:
@@ -49,7 +48,14 @@ class Leases(Testimony):
         ended, alarms = self._judge_all()
         owners = tuple(owner for owner, one in self._boots.items() if one.alive and not one.posting)
         profiles = self._profiles_beside(boot)
-        return self._answer("heartbeat", "", "ok", command.beat, owners=owners, records=ended, alarms=alarms, profiles=profiles)
+        more: dict[str, Any] = {
+            "owners": owners,
+            "records": ended,
+            "alarms": alarms,
+            "profiles": profiles,
+            "sessions": self._open_sessions(),
+        }
+        return self._answer("heartbeat", "", "ok", command.beat, **more)
 
     def _profiles_beside(self, asking: Boot) -> tuple[tuple[str, Profile], ...]:
         """What the others have on each replica. Of one that is gone its last word counts as long as anything of it is held."""
@@ -181,6 +187,9 @@ class Leases(Testimony):
         self._boots[told.owner].entries[told.execution] = entry
         if state in CHARGED:
             entry.counters = self.counters.force(told.charges)
+            session = self._session_of(told.charges)
+            if session is not None:
+                self._hold_unspent(session)
             (self._replicas.get(told.replica) or self._open_replica(told.replica)).entries[told.execution] = entry
         if state == RUNNING:
             entry.running_sequence = self.sequence

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from headworks.core.book_counters import Charges, Counter
 from headworks.core.book_parts import Entry
 from headworks.core.book_proof import Replica
-from headworks.core.book_records import NOBODY, TOMBSTONE_LEASES, TOMBSTONES, Records
+from headworks.core.book_records import NOBODY, TOMBSTONE_LEASES, TOMBSTONES
+from headworks.core.book_sessions import Sessions
 from headworks.core.book_table import (
     CANCELLING,
     CLAIMED,
@@ -32,7 +33,7 @@ STEPS_MAX = 4096
 """Growth steps of one execution."""
 
 
-class Lives(Records):
+class Lives(Sessions):
     """Executions and their charges."""
 
     # charging
@@ -57,6 +58,11 @@ class Lives(Records):
         replica = self._replicas.get(command.replica) or self._open_replica(command.replica)
         if command.slots_tokens or turns.slots:
             turns.note_slots(command.owner, command.slots_tokens)
+        session = command.session
+        if session:
+            answer = self._charge_inside(verb, entry, command, move, turns, replica)
+            if answer is not None:
+                return answer
         inside = self.counters.inside(command.charges)
         taken, shortfalls = self._take(command.charges)
         if shortfalls:
@@ -74,6 +80,8 @@ class Lives(Records):
             if must_yield:
                 return self._waits("yield", command, turns, ())
             taken, _ = self._take(command.charges)
+        if session:
+            return self._opened(command, turns, passing)
         self._admit(entry, command, replica, taken)
         turns.grant(command.flow, command.weights, command.cost_tokens, passing, self.now_ms)
         if command.more:
@@ -85,6 +93,41 @@ class Lives(Records):
             return self._told(move.outcome, command, turns, move.state, ())
         owner, sequence = command.owner, self.sequence
         return Answer(verb, command.execution, move.outcome, 0, move.state, (), None, "", owner, sequence)
+
+    def _charge_inside(
+        self, verb: str, entry: Entry | None, command: Reserve, move: Move, turns: Turns, replica: Replica
+    ) -> Answer | None:
+        """A call of a session: what the session holds becomes its own, whoever's turn it is. None: it opens one, and may."""
+        if command.opens is not None:
+            answer = self._cannot_open(command)
+            if answer is None:
+                return None
+            outcome, shortfalls, sessions = answer
+            return self._answer(verb, command.execution, outcome, shortfalls=shortfalls, sessions=sessions)
+        short = self._lacks_session(command)
+        if short is not None:
+            return self._told("never" if command.charges[0][2] > short.limit else "refused", command, turns, UNKNOWN, (short,))
+        if self.now_ms < replica.yield_until_ms:
+            return self._told("yield", command, turns, UNKNOWN, ())
+        session = self._session_of(command.charges)
+        assert session is not None
+        taken, lacking = self._take_inside(session, command.charges)
+        if lacking:
+            never = self.counters.never_fits(command.charges)
+            return self._told("never" if never else "refused", command, turns, UNKNOWN, tuple(never or lacking))
+        self._admit(entry, command, replica, taken).flow = None  # its flow was charged for the whole session
+        return self._told(move.outcome, command, turns, move.state, ())
+
+    def _opened(self, command: Reserve, turns: Turns, passing: Sequence[Mark]) -> Answer:
+        """Its flow has had its turn for all of it."""
+        told = self._open_session(command)
+        turns.grant(command.flow, command.weights, told.tokens, passing, self.now_ms)
+        if command.more:
+            head, waiting = command.charges, command.waiting_tokens
+            turns.leave_mark(command.flow, command.owner, head, waiting, self.now_ms, granted=True)
+        else:
+            turns.unmark(command.flow, command.owner)
+        return self._answer("reserve", command.execution, "opened", sessions=(told,))
 
     def _may_run(self, entry: Entry | None, command: Reserve) -> bool:
         """One key, one execution that may run (A6)."""
@@ -205,9 +248,10 @@ class Lives(Records):
             entry.steps = {}
         if command.step in entry.steps:
             return self._answer_of(verb, entry, "recorded", command.step)
-        if len(entry.steps) >= STEPS_MAX:
+        if len(entry.steps) >= STEPS_MAX or self._is_foreign(entry, command.charges):
             return self._refuse(verb, entry, command, move)
-        taken, shortfalls = self._take(command.charges)
+        session = self._session_of(command.charges)
+        taken, shortfalls = self._take(command.charges) if session is None else self._take_inside(session, command.charges)
         if shortfalls:
             return self._answer(verb, entry.execution, "refused", command.step, entry.state, shortfalls=tuple(shortfalls))
         entry.steps[command.step] = None
@@ -285,6 +329,8 @@ class Lives(Records):
         entry.evidence = evidence
         entry.usage = usage
         self._release(entry)
+        if self._sessions:
+            self._spend(entry, evidence, usage)
         execution = entry.execution
         boot = self._asking if self._asking.owner is entry.owner else self._boots[entry.owner]
         del boot.entries[execution]
@@ -318,12 +364,6 @@ class Lives(Records):
             assert ends is not None
             self._finish(entry, ends["failed"], evidence, None)
         return tuple(entry.reservation() for entry in entries)
-
-    def _wake(self, turns: Turns, pool: str) -> None:
-        """Tell the gateway with the lowest fitting mark, and no other."""
-        mark = turns.wake(self.counters.lacking, self.now_ms)
-        if mark is not None:
-            self._wakes.append((mark.owner, pool))
 
 
 def _merged(entry: Entry, charges: Charges, taken: Sequence[Counter]) -> tuple[tuple[Charge, ...], tuple[Counter, ...]]:

@@ -207,6 +207,12 @@ class Records:
 
     # small things
 
+    def _wake(self, turns: Turns, pool: str) -> None:
+        """Tell the gateway with the lowest fitting mark, and no other."""
+        mark = turns.wake(self.counters.lacking, self.now_ms)
+        if mark is not None:
+            self._wakes.append((mark.owner, pool))
+
     def _lives(self, owner: Owner) -> bool:
         boot = self._boots.get(owner)
         return boot is not None and boot.alive

@@ -8,6 +8,7 @@ from typing import Any
 from headworks.core.book_counters import UNLIMITED, Counters
 from headworks.core.book_parts import Boot, Entry
 from headworks.core.book_proof import Replica, Sample
+from headworks.core.book_sessions import TOKENS, OpenSession
 from headworks.core.book_table import CHARGED, STOPPED
 from headworks.core.commands import Floor
 from headworks.core.types import Charge, Owner, RequestKey, Usage
@@ -15,6 +16,10 @@ from headworks.core.types import Charge, Owner, RequestKey, Usage
 _ENTRY = (
     *("execution", "state", "fingerprint", "was", "seen", "pool", "replica", "incarnation", "cost_tokens", "evidence"),
     *("reserved_ms", "started_ms", "ended_ms", "forget_ms", "running_sequence", "closing_sequence", "closing_ms"),
+)
+_SESSION = (
+    *("scope", "pool", "tokens", "spent_tokens", "unspent_tokens", "returned_tokens", "ended"),
+    *("idle_ms", "idle_until_ms", "until_ms", "forget_ms"),
 )
 _BOOT = ("alive", "departed", "lease_until_ms", "gone_ms", "seen_sequence")
 _REPLICA = (
@@ -61,6 +66,22 @@ def only_name(execution: str, forget_ms: int) -> Entry:
     entry = Entry.of(execution, STOPPED, None, "", Owner("", ""))
     entry.forget_ms = forget_ms
     return entry
+
+
+def session_value(session: OpenSession) -> dict[str, Any]:
+    """One session."""
+    names = {"flow": session.flow, "weights": session.weights, "scopes": session.scopes}
+    return {name: getattr(session, name) for name in _SESSION} | names
+
+
+def session_from(value: Any, counters: Counters) -> OpenSession:
+    """The session of such a value, with what it holds charged again."""
+    flow, weights = (value["flow"][0], value["flow"][1]), (value["weights"][0], value["weights"][1])
+    session = OpenSession(value["scope"], value["pool"], flow, weights, tuple(value["scopes"]))
+    for name in _SESSION:
+        setattr(session, name, value[name])
+    counters.move(session.scopes, TOKENS, session.unspent_tokens)
+    return session
 
 
 def boot_value(boot: Boot) -> dict[str, Any]:

@@ -39,6 +39,7 @@ from headworks.core.policy import INFINITE_S
 from headworks.core.quota import PREFIX
 from headworks.core.recovery import Recovery
 from headworks.core.replica import Replica
+from headworks.core.session_use import tell_again
 from headworks.core.types import Owner, ReplicaSample, Reservation
 
 MARGIN_RATIO = 0.2
@@ -123,8 +124,13 @@ class Boot:
             self.put_limits()
         seen_sequence = self._seen_sequence(now_s - VOUCH_S)
         profiles = tuple(self._profiles(now_s)) if len(self.owners) > 1 else ()
-        unvouched, posting = self._unvouched(now_s), self._desk.recovers and bool(self._desk.untold)
+        unvouched, posting = (
+            self._unvouched(now_s),
+            self._desk.recovers and bool(self._desk.untold or self._desk.untold_sessions),
+        )
         self._desk.command(Heartbeat(self._desk.owner, self._beat, seen_sequence, unvouched, profiles, posting))
+        if self._desk.untold_sessions:
+            self._desk.tell([*tell_again(self._desk.untold_sessions, now_s)])
         if self._desk.untold:
             self._desk.tell(list(self.recovery.tell(self.wards, now_s)))
 
@@ -171,6 +177,8 @@ class Boot:
             return self.answered_beat(answer, now_s)
         if verb == "set_limits":
             self._desk.limits_open = False
+        elif verb == "tell_session":
+            self._desk.untold_sessions.pop(answer.sessions[0].scope, None)
         elif verb == "held":
             self.answered_held(answer, now_s)
         elif verb == "adopt":

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from headworks.core import control
 from headworks.core.book_table import RESERVED, TERMINAL
 from headworks.core.boot import Boot
@@ -10,7 +13,20 @@ from headworks.core.course import Course
 from headworks.core.desk import Desk
 from headworks.core.disciplines import own_share
 from headworks.core.effects import Forget
-from headworks.core.events import Drain, Freed, ReplicaDescribed, ReplicaSampled, SampleFailed, StoreChanged, UsageRead
+from headworks.core.events import (
+    ClientSlow,
+    Drain,
+    EngineClosed,
+    EngineSilent,
+    Freed,
+    LedgerLost,
+    Progressed,
+    ReplicaDescribed,
+    ReplicaSampled,
+    SampleFailed,
+    StoreChanged,
+    UsageRead,
+)
 from headworks.core.identity import Identity
 from headworks.core.life import ASKED, CLAIMING, RUNNING, SENT, Life
 from headworks.core.policy import INFINITE_S, Policy
@@ -35,6 +51,20 @@ class Changes:
         self._refusing = refusing
         self._identity = identity
         self._until_s: float | None = None
+
+    def handlers(self) -> dict[type[Any], Callable[[Any, float], None]]:
+        """Events after which nobody new can start."""
+        return {
+            LedgerLost: self._boot.ledger_lost,
+            StoreChanged: self.store_changed,
+            Progressed: self._course.progressed,
+            EngineSilent: self._course.silent,
+            EngineClosed: self._course.closed,
+            ClientSlow: self._course.client_slow,
+            SampleFailed: self.sample_failed,
+            UsageRead: self.usage_read,
+            Drain: self.drain,
+        }
 
     def freed(self, event: Freed, now_s: float) -> Pool | None:
         """The ledger says that something has ended there. Returns the pool that may have room now."""
@@ -200,9 +230,12 @@ class Changes:
         for pool in desk.pools.values():
             discipline, waiting = desk.disciplines[pool.name], pool.queue.lives()
             for life in waiting:
-                life.lane = desk.lane(life.request.key.tenant, life.request.service_class, pool.name)
+                if not life.lane.session_scope:  # a session was decided about with its opening
+                    life.lane = desk.lane(life.request.key.tenant, life.request.service_class, pool.name)
             pool.queue.weigh_anew()
             for life in waiting:
+                if life.lane.session_scope:
+                    continue
                 life.rows = desk.decider.judge(life, now_s)
                 refusal = desk.decider.refusal(life, discipline, now_s)
                 if refusal in NO_LONGER:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from headworks.core.types import Charge, Owner, RequestKey, Reservation, Usage
+from headworks.core.types import Charge, Owner, RequestKey, Reservation, SessionRecord, Usage
 
 
 @dataclass(slots=True)
@@ -24,9 +24,20 @@ class Claim:
     owner: Owner
 
 
+class Opening(NamedTuple):
+    """A session is to be opened, for so long at most, and without a call in it for so long."""
+
+    lasts_ms: int
+    idle_ms: int
+
+
 @dataclass(slots=True)
 class Reserve:
-    """Charge every scope for an execution, or none, and take the flow's turn (A3, D1)."""
+    """Charge every scope for an execution, or none, and take the flow's turn (A3, D1).
+
+    For a call of a session the first charge is the session's: so much of what the session holds becomes the call's, and no
+    turn is taken. One that `opens` a session charges its budget and leaves no execution.
+    """
 
     execution: str
     key: RequestKey | None
@@ -50,6 +61,9 @@ class Reserve:
     policy_version: str
     slots_tokens: int = 0
     """Work of return slots this gateway has handed out and not seen back."""
+    session: str = ""
+    """The scope of the session that it is a call of, or that it opens."""
+    opens: Opening | None = None
 
 
 @dataclass(slots=True)
@@ -235,6 +249,20 @@ class Unmark:
     owner: Owner
 
 
+@dataclass(slots=True)
+class CloseSession:
+    """Return what a session has not spent. Its calls that run go on; none begins."""
+
+    session: str
+
+
+@dataclass(slots=True)
+class TellSession:
+    """Tell the ledger an open session again, after it forgot. Always accepted, also above the limits."""
+
+    told: SessionRecord
+
+
 Command = (
     Claim
     | Reserve
@@ -254,6 +282,8 @@ Command = (
     | SetLimits
     | Waits
     | Unmark
+    | CloseSession
+    | TellSession
 )
 
 
@@ -278,6 +308,8 @@ class Answer:
     - Reserve: `granted`; `refused` (for now, see `shortfalls`); `never` (asks more than a whole limit); `yield` (another
       flow's turn); `dead` (tombstone or ended: this execution may not run any more); `fenced` (the boot's lease lapsed,
       or an unknown boot); `recorded` (already charged: the first grant's answer was lost; treat as granted).
+      Of one that opens a session: `opened` (see `sessions`; also when asked again), `dead` (that session has ended).
+    - CloseSession: `ok`, `recorded` (it had ended, see `sessions`), `refused` (no such session). TellSession: `ok`, `recorded`.
     - Grow: `granted`, `recorded`, `refused`, `dead`, `fenced`.
     - Start, Cancel, Stop: `ok` when it moved the record, `recorded` when it was so already, `refused` when the table has
       no such move (E0 after a byte was seen, E0 by a boot that did not reserve it).
@@ -314,7 +346,9 @@ class Answer:
     alarms: tuple[tuple[str, str], ...] = ()
     """(name, replica) of what should not be: `evidence_impossible`, `foreign_load`, `several_engines`."""
     asked: str = ""
-    """Claim: the execution that asked, whoever's execution the answer is about."""
+    """Claim: the execution that asked, whoever's execution the answer is about. CloseSession: which one."""
+    sessions: tuple[SessionRecord, ...] = ()
+    """Heartbeat: all that are open; opening or closing one: that one."""
 
 
 ENDS_OTHERS = frozenset({"heartbeat", "put_sample", "put_incarnation", "withdraw"})

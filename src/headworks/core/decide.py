@@ -20,7 +20,7 @@ from headworks.core.policy import INFINITE_S, ClassPolicy, Policy
 from headworks.core.quota import GONE
 from headworks.core.reading import SATURATED
 from headworks.core.reasons import REASONS
-from headworks.core.types import REASON, Decision, Request, Row
+from headworks.core.types import REASON, Decision, Request, Row, Work
 
 CHECK: Final = 0
 VALUE: Final = 2
@@ -47,14 +47,23 @@ class Decider:
         self.estimator = Estimator()
 
     def look(
-        self, request: Request, number: int, lane: Lane, discipline: Discipline, now_s: float, counts: bool = True
+        self,
+        request: Request,
+        number: int,
+        lane: Lane,
+        discipline: Discipline,
+        now_s: float,
+        counts: bool = True,
+        work: Work | None = None,
     ) -> tuple[Life, bool]:
         """A new life with its work, forecast and verdicts; and whether nothing at all stands in its way.
 
-        `counts`: it has just come. A variant of one that had is not another attempt of its client.
+        `counts`: it has just come. A variant of one that had is not another attempt of its client. `work`: where it
+        is not to be estimated.
         """
         pool = lane.pool
-        work = self.estimator.work(request, pool, lane.tenant_policy)
+        if work is None:
+            work = self.estimator.work(request, pool, lane.tenant_policy)
         replica, reason = pool.place(request, work, lane, now_s)
         read_at = pool.reads_least() if reason == SATURATED else replica
         share = lane.share
@@ -96,10 +105,12 @@ class Decider:
         kept = life.lane.kept(life.work, now_s) if life.lane.keeps else None
         if kept is not None:
             rows.append(kept)
+        if life.lane.session_scope:
+            rows += life.lane.own_rows(life.work)
         return [*metering.again(life, now_s), *rows] if life.lane.metered else rows
 
-    def refusal(self, life: Life, discipline: Discipline, now_s: float) -> str:
-        """The code with which this newcomer is refused at once, or "" when it may run or wait."""
+    def refusal(self, life: Life, discipline: Discipline, now_s: float, counts: bool = True) -> str:
+        """The code with which this newcomer is refused at once, or "" when it may run or wait. `counts`: it has come."""
         pool = life.lane.pool
         never = self._never(life) or (metering.never(life, now_s) if life.lane.metered else None)
         if never is not None:
@@ -115,7 +126,7 @@ class Decider:
         if "tenant_capacity_exceeded" in failed and life.lane.service_class.on_tenant_full == "refuse":
             return "tenant_capacity_exceeded"
         if discipline.refuses_predicted and "queue_delay_exceeded" in failed:
-            if life.replica is not None and _reads_too_long(life):  # that is to be tried, not only believed
+            if counts and life.replica is not None and _reads_too_long(life):  # that is to be tried, not only believed
                 life.replica.prefill.refused(uncached(life.work, life.lane), now_s)
             return "queue_delay_and_kv_saturation" if "kv_saturation" in failed else "queue_delay_exceeded"
         if "queue_full" in failed and not discipline.drops_oldest and (pool.queue.requests or not WAITS.isdisjoint(failed)):
@@ -139,8 +150,8 @@ class Decider:
             return "tenant", lane.tenant_scope, work.sequences, tenant.active_requests_max, "requests", NEVER
         return None
 
-    def decision(self, life: Life, outcome: str, reason: str, now_s: float) -> Decision:
-        """The record of what was decided, with a return slot where the reason gives one."""
+    def decision(self, life: Life, outcome: str, reason: str, now_s: float, counts: bool = True) -> Decision:
+        """The record of what was decided, with a return slot where the reason gives one. `counts`: and where it is kept."""
         request = life.request
         return Decision(
             request.id,
@@ -150,7 +161,7 @@ class Decider:
             tuple(life.rows),
             life.forecast,
             life.work,
-            self.retry_after_s(life, reason, now_s) if outcome == "refuse" else None,
+            self.retry_after_s(life, reason, now_s, counts) if outcome == "refuse" else None,
             _position(life.lane) if outcome == "queue" else 0,
             ", ".join(life.variant.told) if life.variant is not None and outcome != "refuse" else "",
             now_s,
@@ -163,8 +174,8 @@ class Decider:
             life.decision is None,
         )
 
-    def retry_after_s(self, life: Life, reason: str, now_s: float) -> float | None:
-        """When its client should come back, which keeps a slot for it where the reason gives one."""
+    def retry_after_s(self, life: Life, reason: str, now_s: float, counts: bool = True) -> float | None:
+        """When its client should come back, which keeps a slot for it where the reason gives one, and it `counts`."""
         retry, horizon_s = REASONS[reason].retry, self.policy.horizon_s
         if self.policy.observe and retry in ("ticket", "refill"):
             return None  # its client is not told, so no slot is kept for it
@@ -173,10 +184,14 @@ class Decider:
             ahead = own_share(lane, now_s)
             wait_s = wait_of(lane.pool, ahead, now_s)
             name = "" if lane.share is None else lane.service_class.name
-            slot_s = lane.pool.slots.give(wait_s, life.work.tokens, ahead.here_per_s, horizon_s, now_s, name)
+            slots = lane.pool.slots
+            if counts:
+                slot_s = slots.give(wait_s, life.work.tokens, ahead.here_per_s, horizon_s, now_s, name)
+            else:
+                slot_s = slots.next_s(wait_s, ahead.here_per_s, now_s, name)
             slot_s = max(slot_s, lane.pool.back_in_s(reason, now_s))
         elif retry == "refill":
-            slot_s = metering.refill_s(life, horizon_s, now_s)
+            slot_s = metering.refill_s(life, horizon_s, now_s) if counts else metering.refilled_s(life, now_s)
         elif retry == "key":
             proof_s = life.lane.pool.proof_s
             # Nothing measured yet: what was never seen in an idle engine takes about a lease to be proved (E3b).
@@ -185,7 +200,8 @@ class Decider:
             return metering.renewed_s(life, now_s)
         else:
             return max(SOON_S, life.lane.pool.back_in_s(reason, now_s)) if retry == "soon" else None
-        metering.gave_slot(life, slot_s, horizon_s, now_s)
+        if counts:
+            metering.gave_slot(life, slot_s, horizon_s, now_s)
         return slot_s
 
 

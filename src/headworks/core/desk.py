@@ -27,6 +27,7 @@ from headworks.core.preempt import Preemption
 from headworks.core.reading import Charges
 from headworks.core.replica import Replica
 from headworks.core.reserves import reserves_of
+from headworks.core.session_use import SessionUse
 from headworks.core.tenant import Left, TenantUse
 from headworks.core.types import Decision, Owner, Request
 
@@ -56,6 +57,10 @@ class Desk:
         """Arrival id → life, while somebody waits for it."""
         self.claims: dict[str, Life] = {}
         """Execution id → life, from the claim of a key for it until it has ended or the key was given back."""
+        self.sessions: dict[str, SessionUse] = {}
+        """Sessions that are open, as far as this gateway has heard, by scope; bounded by the ledger."""
+        self.untold_sessions: dict[str, SessionUse] = {}
+        """Those of them that another store has to be told."""
         self.untold: dict[str, float] = {}
         """Executions that the ledger has to be told again, and when it was told last (`core/recovery.py`)."""
         self.recovers = False
@@ -281,6 +286,9 @@ class Desk:
             reserves.count(life.lane.reserve, kv_tokens, sequences)
         tenant.tokens += one * (work.tokens - life.spare_tokens)
         tenant.requests += sequences
+        session = life.lane.session
+        if session is not None:
+            session.count(kv_tokens)
 
     def begin_reading(self, life: Life, replica: Replica) -> Charges:
         """Its prompt is one of those that are counted while they are read (B7). Returns what is charged for that."""

@@ -121,6 +121,10 @@ class Round:
         first = bool(queue.reserved) or self._awaits
         if pool.is_full and not self._observes and not first:
             return None
+        if queue.inside and not pool.is_full and not self._observes:
+            life, is_next = self._of_a_session()
+            if is_next:
+                return life
         for life in self._heads() if first else self._discipline.heads(queue):
             lane = life.lane
             if lane.flow in self._blocked:
@@ -137,7 +141,7 @@ class Round:
                 life.replica = pool.least_used(now_s)
                 return life if life.replica is not None else None
             if not lane.tenant_fits(life.work):
-                self._block(life, "tenant_capacity_exceeded")
+                self._block(life, lane.why_not(life.work))
                 continue
             kept = lane.kept(life.work, now_s) if lane.keeps else None
             if kept is not None:
@@ -168,6 +172,27 @@ class Round:
             yield from self._pool.preemption.first()
         if not self._pool.is_full:
             yield from self._discipline.heads(self._pool.queue)
+
+    def _of_a_session(self) -> tuple[Life | None, bool]:
+        """The first call of a session that can go, or has waited for too long; and whether nobody else is to be looked at.
+
+        One that waits for other calls of its session keeps nobody. For one that lacks anything else the rest of us wait.
+        """
+        pool, now_s = self._pool, self._now_s
+        for life in pool.queue.inside.values():
+            lane = life.lane
+            if now_s > life.start_by_s:
+                return life, True
+            if not lane.tenant_fits(life.work):
+                life.blocked_by = lane.why_not(life.work)
+                continue
+            assert lane.session is not None
+            lane.session.lift()
+            life.replica, reason = pool.place(life.request, life.work, lane, now_s)
+            lane.session.settle()
+            life.blocked_by = reason
+            return (life if life.replica is not None else None), True
+        return None, False
 
     def _of_another_model(self, head: Life) -> Life | None:
         """Behind a head that waits for room which is kept for other models, one of those models that can start now."""

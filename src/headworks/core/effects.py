@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from headworks.core.commands import Command, Shortfall
-from headworks.core.types import Decision, Execution, Request, RequestKey, Usage, Variant, Work
+from headworks.core.types import Decision, Execution, Request, RequestKey, SessionRecord, Usage, Variant, Work
 
 
 @dataclass(slots=True)
@@ -66,6 +66,24 @@ class Reply:
     decision: Decision
     usage: Usage | None = None
     """What its key has used, where it completed and the answer is gone (A6)."""
+
+
+@dataclass(slots=True)
+class Opened:
+    """The session this arrival asked for is open."""
+
+    id: str
+    decision: Decision
+    session: SessionRecord
+
+
+@dataclass(slots=True)
+class Closed:
+    """What became of a session that `id` closed. None: there is none of that name, or the ledger did not say (`reason`)."""
+
+    id: str
+    session: SessionRecord | None
+    reason: str = ""
 
 
 @dataclass(slots=True)
@@ -174,4 +192,4 @@ class WakeAt:
     at_s: float
 
 
-Effect = Ask | Run | Watch | Abort | Reply | Serve | Attach | Record | Observe | Forget | Alarm | WakeAt
+Effect = Ask | Run | Watch | Abort | Reply | Opened | Closed | Serve | Attach | Record | Observe | Forget | Alarm | WakeAt

@@ -32,6 +32,14 @@ class Attached:
 
 
 @dataclass(slots=True)
+class CloseAsked:
+    """A client closes this session; `id` is answered with `Closed`."""
+
+    id: str
+    session: str
+
+
+@dataclass(slots=True)
 class LedgerAnswered:
     """Answers in the order of their commands. They may be late, repeated, or belong to asks long given up."""
 
@@ -199,6 +207,7 @@ class PolicyChanged:
 Event = (
     Arrived
     | ClientGone
+    | CloseAsked
     | Attached
     | LedgerAnswered
     | LedgerLost

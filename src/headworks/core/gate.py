@@ -16,6 +16,7 @@ from headworks.core import events, metering
 from headworks.core.boot import Boot
 from headworks.core.changes import Changes
 from headworks.core.commands import ENDS_OTHERS, Answer, Reserve
+from headworks.core.considering import Considering
 from headworks.core.course import Course
 from headworks.core.desk import Desk
 from headworks.core.disciplines import Discipline, Round
@@ -28,6 +29,7 @@ from headworks.core.pool import Pool
 from headworks.core.preempt import Preempting
 from headworks.core.refusing import Refusing, blocked_by
 from headworks.core.second_tries import SecondTries
+from headworks.core.session import Sessions
 from headworks.core.snapshot import audit, snapshot, tenant_use
 from headworks.core.types import Execution, Owner, Reservation
 
@@ -47,6 +49,10 @@ class Gate:
         self._tries = SecondTries(
             self._desk, self._course, self._changes, self._refusing, self._identity, self._fallback, self._to_its_place
         )
+        go_on = self._reserve, self._wait, self._pump
+        self._sessions = Sessions(self._desk, self._changes, self._refusing, self._identity, self._boot, *go_on)
+        self.consider = Considering(self._desk, self._changes, self._sessions, self._boot).consider
+        """What a request would be told if it came now (`core/considering.py`)."""
         self.left, self.unsure, self.estimates = self._desk.left, self._desk.unsure, self._desk.decider.estimator.standing
         """For looking in, as `snapshot` below."""
         self._handlers: dict[type[Any], Callable[[Any, float], None]] = {
@@ -54,25 +60,18 @@ class Gate:
             events.ClientGone: self._on_client_gone,
             events.Attached: self._on_attached,
             events.LedgerAnswered: self._on_ledger_answered,
-            events.LedgerLost: self._boot.ledger_lost,
-            events.StoreChanged: self._changes.store_changed,
             events.NotSent: self._tries.not_sent,
             events.FirstByte: self._then_pump(self._course.first_byte),
-            events.Progressed: self._course.progressed,
             events.Stopped: self._course.stopped,
             events.EngineLost: self._tries.lost,
-            events.EngineSilent: self._course.silent,
-            events.EngineClosed: self._course.closed,
             events.Evidence: self._course.evidence,
             events.ReplicaDescribed: self._then_pump(self._changes.described),
             events.ReplicaSampled: self._then_pump(self._changes.sampled),
-            events.SampleFailed: self._changes.sample_failed,
             events.Freed: self._then_pump(self._changes.freed),
-            events.UsageRead: self._changes.usage_read,
             events.Tick: self._on_tick,
-            events.ClientSlow: self._course.client_slow,
-            events.Drain: self._changes.drain,
             events.PolicyChanged: self._on_policy_changed,
+            events.CloseAsked: self._sessions.close,
+            **self._changes.handlers(),
         }
 
     def handle(self, event: events.Event, now_s: float) -> list[Effect]:
@@ -85,6 +84,8 @@ class Gate:
     def _on_arrived(self, event: events.Arrived, now_s: float) -> None:
         desk, request = self._desk, event.request
         if request.key_given and self._identity.claims_first(request, now_s):
+            return
+        if request.session is not None and self._sessions.arrived(request, now_s):
             return
         lane = desk.lane(request.key.tenant, request.service_class, request.pool)
         discipline, variant = desk.disciplines[request.pool], None
@@ -208,6 +209,8 @@ class Gate:
             behind.requests > 0,
             lane.policy_version,
             lane.pool.slots.tokens,
+            lane.session_scope,
+            lane.opens,
         )
         desk.ask(life, command, now_s)
 
@@ -252,6 +255,8 @@ class Gate:
         elif answer.outcome == "never":
             self._refusing.drop_run(life)
             self._refusing.never(life, answer.shortfalls, now_s)
+        elif answer.outcome == "opened":
+            self._sessions.opened(life, answer, now_s)
         elif answer.outcome == "refused" and metering.by_quota(answer.shortfalls):
             self._refusing.drop_run(life)
             self._refusing.quota_gone(life, answer.shortfalls, now_s)
@@ -318,6 +323,7 @@ class Gate:
             self._identity.released(answer.execution)
         elif self._boot.answered(answer, now_s):
             self._pump_all(now_s)
+        self._sessions.answered(answer, now_s)
         for name, subject in answer.alarms:
             self._desk.alarm(name, subject, f"reported by the ledger on {answer.verb}")
         for record in answer.records if answer.verb in ENDS_OTHERS else ():
@@ -334,6 +340,7 @@ class Gate:
         desk = self._desk
         desk.woken()
         self._boot.tick(now_s)
+        self._sessions.tick(now_s)
         for life in desk.ask_late(now_s):
             self._refusing.expire(life, now_s)
         for life in desk.due(now_s):

@@ -29,6 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from headworks.core.book_sessions import CALLS
 from headworks.core.commands import Answer, Grow
 from headworks.core.desk import Desk
 from headworks.core.effects import Watch
@@ -36,6 +37,7 @@ from headworks.core.estimate import SLACK_TOKENS, sized
 from headworks.core.life import LEAVING, RUNNING, Life
 from headworks.core.policy import INFINITE_S
 from headworks.core.quota import GONE, PREFIX
+from headworks.core.session_use import EXHAUSTED
 from headworks.core.types import Charge, Usage, Work
 
 RETRIED_MAX = 8
@@ -200,6 +202,8 @@ class Growth:
             reason = UNANSWERED  # no limit stood in the way, so it was the ledger's own: our lease is over
         elif short.scope.startswith(PREFIX):
             reason = GONE
+        elif short.scope.startswith(CALLS):
+            reason = EXHAUSTED
         else:
             reason = TENANT_SHORT if short.scope == life.lane.tenant_scope else MEMORY_SHORT
         self._end(life, reason, now_s)

@@ -6,7 +6,10 @@ waits is moved to the new one. Usage counters live in objects that outlast the l
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from headworks.core.class_gates import ClassGates
+from headworks.core.commands import Opening
 from headworks.core.disciplines import ORDERED, WEIGHED
 from headworks.core.fallback import Cascade
 from headworks.core.forecast import tails_of
@@ -16,6 +19,9 @@ from headworks.core.predict import TokenPromise
 from headworks.core.shares import Share
 from headworks.core.tenant import TenantUse, is_metered
 from headworks.core.types import Row, Work
+
+if TYPE_CHECKING:
+    from headworks.core.session_use import SessionUse
 
 ONE_FLOW = ("all", "all")
 
@@ -37,6 +43,7 @@ class Lane:
         "lengths",
         "limits_tenant",
         "metered",
+        "opens",
         "policy_version",
         "pool",
         "pool_scope",
@@ -44,6 +51,8 @@ class Lane:
         "reserve",
         "reserves",
         "service_class",
+        "session",
+        "session_scope",
         "share",
         "tails",
         "tenant",
@@ -104,6 +113,11 @@ class Lane:
         self.limits_tenant = policy.active_tokens_max is not None or policy.active_requests_max is not None
         self.metered = is_metered(policy) or pool.spill is not None
         """Its requests draw on rates, a retry budget, a quota or the budget of a spill (`metering.py`)."""
+        self.session: SessionUse | None = None
+        """The session that its requests are calls of; None: of none, and for most (`core/session.py`)."""
+        self.session_scope = ""
+        self.opens: Opening | None = None
+        """For one that opens a session."""
         self.cascade: Cascade | None = None
         """What its class consents to here before a request is refused; None: nothing."""
         tail = pool.policy.discipline.queue_max
@@ -136,6 +150,14 @@ class Lane:
             if row is not None:
                 return row
         return self.share.kept(work, self.pool, now_s) if self.share is not None and self.share.rivals else None
+
+    def why_not(self, work: Work) -> str:
+        """The reason with which one waits that `tenant_fits` keeps back."""
+        return "tenant_capacity_exceeded"
+
+    def own_rows(self, work: Work) -> list[Row]:
+        """What only its kind compares."""
+        return []
 
     def charges(self, work: Work, replica_scope: str) -> tuple[tuple[str, str, int], ...]:
         """What a reserve charges: plain tokens to the tenant, whole memory blocks to pool and replica, sequences to all.

@@ -28,7 +28,9 @@ def limits_of(desk: Desk) -> Iterator[Charge]:
         known = [limit for limit in limits if limit is not None]
         stated = pool.policy.active_tokens_max
         if stated is not None or (known and len(known) == len(limits)):
-            yield Charge(f"pool:{pool.name}", "tokens", sum(known) if stated is None else stated)
+            most = sum(known) if stated is None else stated
+            yield Charge(f"pool:{pool.name}", "tokens", most)
+            yield Charge(f"sessions:{pool.name}", "tokens", int(pool.policy.sessions_ratio_max * most))
         if pool.reserves is not None and pool.places_max is not None:  # sequences are kept beside this
             yield Charge(f"pool:{pool.name}", "requests", pool.places_max)
         for replica, limit in zip(replicas, limits, strict=True):

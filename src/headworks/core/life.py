@@ -43,6 +43,7 @@ MOVES: dict[tuple[str, str], str] = {
     (QUEUED, "gone"): ENDED,
     (QUEUED, "refused_for_good"): ENDED,
     (ASKED, "granted"): SENT,
+    (ASKED, "opened"): ENDED,
     (ASKED, "not_now"): QUEUED,
     (ASKED, "refused_for_good"): ENDED,
     (ASKED, "gone"): UNASKED,

@@ -57,6 +57,14 @@ def _weight(life: Life, now_s: float) -> list[Row]:
     return [("fairness", lane.tenant_scope, weight, share, WEIGHED, RATE)] if weight < share else []
 
 
+def foreseen(life: Life, now_s: float) -> list[Row]:
+    """The verdicts on one that has not come: its retry costs nothing."""
+    found: list[Row] = []
+    for rate in _rates(life, now_s):
+        rate.rows(found, life.work.tokens, now_s)
+    return [*_quota(life, now_s), *found]
+
+
 def again(life: Life, now_s: float) -> list[Row]:
     """The verdicts on one that has been let in: the quota as it stands, and what was compared when it drew on its rates."""
     return [*_quota(life, now_s), *(row for row in life.rows if row[REASON] in (RATE, RETRIES))]
@@ -138,6 +146,12 @@ def _used_tokens(life: Life) -> int:
 def refill_s(life: Life, horizon_s: float, now_s: float) -> float:
     """When its buckets will have refilled for it."""
     return max(rate.wait_s(life.work.tokens, horizon_s, now_s) for rate in _rates(life, now_s))
+
+
+def refilled_s(life: Life, now_s: float) -> float:
+    """The same, and nobody is promised it."""
+    buckets = [(bucket, amount) for rate in _rates(life, now_s) for bucket, amount in rate.amounts(life.work.tokens)]
+    return max((bucket.wait_s(amount, now_s) for bucket, amount in buckets), default=0.0)
 
 
 def renewed_s(life: Life, now_s: float) -> float | None:

@@ -241,6 +241,10 @@ class PoolPolicy:
     pressure: PressurePolicy = field(default_factory=PressurePolicy)
     breaker: BreakerPolicy = field(default_factory=BreakerPolicy)
     preemption: PreemptionPolicy = field(default_factory=PreemptionPolicy)
+    sessions_ratio_max: float = 0.3
+    """Share of the pool's tokens that all sessions together may hold."""
+    session_idle_s: float = 60.0
+    """A session without a call for so long is closed."""
     retries_ratio_max: float = 0.1
     """Our own second tries upstream, as a share of first ones (B15)."""
     follows_prefixes: bool = True

@@ -138,12 +138,14 @@ Rank = Callable[[WaitingLine], tuple[float, ...]]
 class PoolQueue:
     """All that waits for one pool, by flow, with the totals that checks and forecasts need."""
 
-    __slots__ = ("_rank", "_ranked", "_turns", "classes", "lines", "paused", "requests", "reserved", "tokens")
+    __slots__ = ("_rank", "_ranked", "_turns", "classes", "inside", "lines", "paused", "requests", "reserved", "tokens")
 
     def __init__(self) -> None:
         self.lines: dict[Flow, WaitingLine] = {}
         self.classes: dict[str, WaitingClass] = {}
         """Every class of which something has waited; bounded by the classes there are."""
+        self.inside: dict[int, Life] = {}
+        """Calls of sessions, by number: they stand in no line, and go first (`core/session.py`)."""
         self.requests = 0
         self.tokens = 0
         self.paused: dict[Flow, float] = {}
@@ -156,6 +158,9 @@ class PoolQueue:
         """The lines by rank, from the first time on that somebody asks for them so."""
 
     def add(self, life: Life) -> None:
+        if life.lane.session is not None:
+            self._count_inside(life, 1)
+            return
         flow = life.lane.flow
         line = self.lines.get(flow)
         if line is None:
@@ -195,7 +200,18 @@ class PoolQueue:
         waiting.share = lane.service_class.share if lane.share is None else lane.share.weights[0]
         waiting.tenants_share += line.share
 
+    def _count_inside(self, life: Life, one: int) -> None:
+        if one > 0:
+            self.inside[life.number] = life
+        else:
+            del self.inside[life.number]
+        self.requests += one
+        self.tokens += one * life.work.tokens
+
     def remove(self, life: Life) -> None:
+        if life.lane.session is not None:
+            self._count_inside(life, -1)
+            return
         flow = life.lane.flow
         line = self.lines[flow]
         line.remove(life)
@@ -238,7 +254,7 @@ class PoolQueue:
 
     def lives(self) -> list[Life]:
         """Everything waiting, in order of arrival over all flows."""
-        found = [life for line in self.lines.values() for life in line.lives()]
+        found = [*self.inside.values(), *(life for line in self.lines.values() for life in line.lives())]
         found.sort(key=_number)
         return found
 

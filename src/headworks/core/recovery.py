@@ -75,6 +75,7 @@ class Recovery:
         self._is_first = self._is_first and not set(owners)
         self._missing = (self._missing if self._desk.recovers else set()) | set(owners) - {self._desk.owner}
         self._desk.recovers = True
+        self._desk.untold_sessions.update(self._desk.sessions)
         self._changed_s, self._first_beat_s = now_s, INFINITE_S
         if self._desk.ended is None:
             self._desk.ended = deque(maxlen=ENDED_MAX)
@@ -87,7 +88,7 @@ class Recovery:
 
     def next_beat_s(self) -> float:
         """How soon the ledger is asked again."""
-        return BEAT_S if self.is_over and not self._desk.untold else AGAIN_S
+        return BEAT_S if self.is_over and not self._desk.untold and not self._desk.untold_sessions else AGAIN_S
 
     def tell(self, wards: dict[str, Reservation], now_s: float) -> Iterator[Reassert]:
         """What is still to be told, as it is now. What has ended meanwhile need not be: its stop says more."""
@@ -132,7 +133,7 @@ class Recovery:
 
     def heard(self, owners: Iterable[Owner], now_s: float) -> None:
         """A heartbeat was answered: who lives and has told everything."""
-        if self.is_over or self._desk.untold:
+        if self.is_over or self._desk.untold or self._desk.untold_sessions:
             return
         self._missing -= set(owners)
         self._first_beat_s = min(self._first_beat_s, now_s)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headworks.core.commands import Shortfall, Stop
+from headworks.core.book_sessions import CALLS
+from headworks.core.commands import CloseSession, Shortfall, Stop
 from headworks.core.course import Course
 from headworks.core.decide import NEVER
 from headworks.core.desk import Desk
@@ -20,10 +21,14 @@ from headworks.core.policy import INFINITE_S
 from headworks.core.quota import GONE, PREFIX, shortfall_rows
 from headworks.core.reading import SATURATED
 from headworks.core.reasons import REASONS
+from headworks.core.session_use import EXHAUSTED
 from headworks.core.types import READ_UNITS, Usage
 
 EXPIRES_AS = frozenset(
-    {"tenant_capacity_exceeded", "kv_saturation", "compute_saturation", SATURATED, RESERVED, "queue_timeout", "breaker_open"}
+    {
+        *("tenant_capacity_exceeded", "kv_saturation", "compute_saturation", SATURATED, RESERVED, "queue_timeout"),
+        *("breaker_open", EXHAUSTED),
+    }
 )
 """What kept it waiting can be the answer; anything else that did is reported as time that ran out."""
 FOR_WANT_OF = frozenset({"pool", "engine"})
@@ -37,6 +42,8 @@ def blocked_by(shortfalls: Sequence[Shortfall]) -> str:
     """The reason code of what the ledger lacked for it."""
     if any(short.scope.startswith("tenant:") for short in shortfalls):
         return "tenant_capacity_exceeded"
+    if any(short.scope.startswith(CALLS) for short in shortfalls):
+        return EXHAUSTED
     if shortfalls and all(short.unit in READ_UNITS for short in shortfalls):
         return SATURATED
     return "queue_timeout"
@@ -65,6 +72,11 @@ class Refusing:
 
     def never(self, life: Life, shortfalls: tuple[Shortfall, ...], now_s: float) -> None:
         """The ledger says that it asks for more than a whole limit: no waiting cures that (K08)."""
+        for short in shortfalls:
+            if short.scope.startswith(CALLS):
+                life.rows.append(("tenant", short.scope, short.value, short.limit, short.unit, EXHAUSTED))
+                self.turn_away(life, EXHAUSTED, now_s)
+                return
         for short in shortfalls:
             if not short.scope.startswith(PREFIX):
                 check = "tenant" if short.scope.startswith("tenant:") else "memory"
@@ -104,9 +116,9 @@ class Refusing:
         if not life.request.retry_count:
             lane.pool.pressure.refused(life.work.tokens)
 
-    def served(self, life: Life, now_s: float) -> None:
-        """Everybody who waits for it gets an answer that was kept."""
-        self._course.report(life, now_s, "replayed")
+    def served(self, life: Life, now_s: float, outcome: str = "replayed") -> None:
+        """Everybody who waits for it gets an answer for which nothing ran."""
+        self._course.report(life, now_s, outcome)
 
     def gone(self, life: Life, now_s: float) -> None:
         """The last one that waited for it has left."""
@@ -158,6 +170,8 @@ class Refusing:
         self._desk.move(life, what)
         self._desk.set_timer(life, INFINITE_S)
         self._desk.ask(life, Stop(life.execution.id, self._desk.owner, "E0", end, None), now_s)
+        if life.lane.opens is not None:  # should it be open by now: nobody will ever use it
+            self._desk.command(CloseSession(life.lane.session_scope))
 
     def expire(self, life: Life, now_s: float) -> None:
         """It can no longer start in time. The client learns which limit kept it waiting (A2, B6)."""

@@ -40,16 +40,19 @@ class ReturnSlots:
 
         `queue`: whose turn it will wait for then; `drain_tokens_per_s` is the rate of that.
         """
-        self._close_due(now_s)
-        if wait_s is None or not drain_tokens_per_s:
-            slot_s = UNKNOWN_S + UNKNOWN_STEP_S * len(self._open)
-        else:
-            slot_s = wait_s + self._tokens_of.get(queue, 0) / drain_tokens_per_s
+        slot_s = self.next_s(wait_s, drain_tokens_per_s, now_s, queue)
         if slot_s <= horizon_s and len(self._open) < SLOTS_MAX:
             heappush(self._open, (now_s + slot_s + GRACE_S, tokens, queue))
             self.tokens += tokens
             self._tokens_of[queue] = self._tokens_of.get(queue, 0) + tokens
         return slot_s
+
+    def next_s(self, wait_s: float | None, drain_tokens_per_s: float | None, now_s: float, queue: str = "") -> float:
+        """The slot that would be given."""
+        self._close_due(now_s)
+        if wait_s is None or not drain_tokens_per_s:
+            return UNKNOWN_S + UNKNOWN_STEP_S * len(self._open)
+        return wait_s + self._tokens_of.get(queue, 0) / drain_tokens_per_s
 
     def _close_due(self, now_s: float) -> None:
         while self._open and self._open[0][0] <= now_s:

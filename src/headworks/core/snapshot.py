@@ -14,6 +14,7 @@ from headworks.core.pressure import Pressure
 from headworks.core.queue import WaitingLine
 from headworks.core.quota import Quota
 from headworks.core.replica import Replica
+from headworks.core.session_use import limit_tokens
 
 if TYPE_CHECKING:
     from headworks.core.boot import Boot
@@ -93,6 +94,9 @@ def _pool(desk: Desk, pool: Pool, now_s: float) -> dict[str, Any]:
         "service_rate_per_s": service.requests_per_s,
         "service_rate_error_ratio": service.requests_error_ratio,
         "forecasts": {"ttft": _kept(pool.bounds.firsts), "e2e": _kept(pool.bounds.totals)},
+        "sessions": sum(one.pool is pool for one in desk.sessions.values()),
+        "sessions_tokens": sum(one.held_tokens for one in desk.sessions.values() if one.pool is pool),
+        "sessions_tokens_limit": limit_tokens(pool),
         "steps_in_force": desk.cascades.levels(pool.name),
         "upstream_sent": pool.retries.sent,
         "upstream_retried": pool.retries.retried,
@@ -198,7 +202,8 @@ def audit(desk: Desk) -> list[str]:
         found.extend(f"{life.request.id} waits in {name} while {life.state}" for life in waiting if life.state != QUEUED)
         taken = [life for life in desk.runs.values() if life.request.pool == name]
         stay = [life for life in taken if life.replica is None or not life.replica.leaves]
-        _same(found, f"pool {name} tokens", pool.tokens, sum(life.work.kv_tokens for life in stay))
+        held_tokens = sum(one.held_tokens for one in desk.sessions.values() if one.pool is pool)
+        _same(found, f"pool {name} tokens", pool.tokens, sum(life.work.kv_tokens for life in stay) + held_tokens)
         _same(found, f"pool {name} requests", pool.requests, sum(life.work.sequences for life in stay))
         _audit_classes(found, pool, taken, waiting)
         if pool.reserves is not None:
@@ -208,7 +213,10 @@ def audit(desk: Desk) -> list[str]:
                 _same(found, f"{scope} requests", requests, sum(amount for _, unit, amount in charged if unit == "requests"))
         for replica in pool.all_replicas().values():
             there = [life for life in taken if life.execution.replica == replica.name]
-            _same(found, f"replica {replica.name} tokens", replica.tokens, sum(life.work.kv_tokens for life in there))
+            taken_tokens = sum(life.work.kv_tokens for life in there) + sum(
+                one.held_tokens for one in desk.sessions.values() if one.on is replica
+            )
+            _same(found, f"replica {replica.name} tokens", replica.tokens, taken_tokens)
             if replica.floors is not None:
                 _same(found, f"replica {replica.name} by model", replica.floors.used(), replica.by_model())
             opening = sum(life.state == "sent" for life in there)
@@ -220,7 +228,9 @@ def audit(desk: Desk) -> list[str]:
                 _same(found, f"replica {replica.name} {unit}", counter, parts)
     for tenant, use in desk.tenants.items():
         mine = [life for life in desk.runs.values() if life.request.key.tenant == tenant]
-        _same(found, f"tenant {tenant} tokens", use.tokens, sum(life.work.tokens - life.spare_tokens for life in mine))
+        held_tokens = sum(one.held_tokens for one in desk.sessions.values() if one.tenant is use)
+        taken_tokens = sum(life.work.tokens - life.spare_tokens for life in mine) + held_tokens
+        _same(found, f"tenant {tenant} tokens", use.tokens, taken_tokens)
         _same(found, f"tenant {tenant} requests", use.requests, sum(life.work.sequences for life in mine))
         if use.quota is not None:
             asked = [life.quota.tokens_in(use.quota.scope) for life in mine if life.quota is not None]
@@ -237,7 +247,7 @@ def _audit_classes(found: list[str], pool: Pool, taken: list[Life], waiting: lis
         _same(found, f"class {name} tokens in {pool.name}", use.tokens, sum(work.kv_tokens for work in works))
         _same(found, f"class {name} requests in {pool.name}", use.requests, sum(work.sequences for work in works))
     for name, queued in pool.queue.classes.items():
-        theirs = [life for life in waiting if life.request.service_class == name]
+        theirs = [life for life in waiting if life.request.service_class == name and life.lane.session is None]
         _same(found, f"class {name} requests queued in {pool.name}", queued.requests, len(theirs))
         _same(found, f"class {name} tokens queued in {pool.name}", queued.tokens, sum(life.work.tokens for life in theirs))
 

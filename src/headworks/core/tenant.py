@@ -58,10 +58,14 @@ class Rate:
     def wait_s(self, tokens: int, horizon_s: float, now_s: float) -> float:
         """When a request of so many tokens should come back, as a promise of every bucket that refused it."""
         waits_s = [0.0]
-        for bucket, amount in ((self.tokens, tokens), (self.requests, 1)):
-            if bucket is not None and bucket.wait_s(amount, now_s) > 0.0:
+        for bucket, amount in self.amounts(tokens):
+            if bucket.wait_s(amount, now_s) > 0.0:
                 waits_s.append(bucket.promise(amount, horizon_s, now_s))
         return max(waits_s)
+
+    def amounts(self, tokens: int) -> list[tuple[Bucket, int]]:
+        """What a request of so many tokens draws on which bucket."""
+        return [(bucket, amount) for bucket, amount in ((self.tokens, tokens), (self.requests, 1)) if bucket is not None]
 
 
 def _bucket(bucket: Bucket | None, per_s: float | None, burst: int | None, debt_max: int, now_s: float) -> Bucket | None:

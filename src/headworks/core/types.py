@@ -29,7 +29,8 @@ class Owner(NamedTuple):
 class Charge(NamedTuple):
     """`amount` of `unit` held against `scope`. The ledger adds these up and does not know what a scope means.
 
-    Scopes: `tenant:T`, `client:C`, `class:K`, `pool:P`, `replica:P/R`, `model:M`, `session:S`, `reserved:P:T`, `lent:P`.
+    Scopes: `tenant:T`, `client:C`, `class:K`, `pool:P`, `replica:P/R`, `model:M`, `session:S`, `reserved:P:T`, `lent:P`,
+    and `sessions:P`, all sessions of a pool together.
     Units: `tokens`, `requests`, `prefill_tokens`, `heavy_prefills`.
     """
 
@@ -67,6 +68,7 @@ class Request:
     prefix: Sequence[Hashable]
     """Its whole blocks from the beginning, each named by all of the prompt up to its end; empty where nobody asks."""
     session: str | None
+    """The scope of the session that it is a call of, or that it opens."""
     retry_count: int
     arrived_s: float
     start_by_s: float
@@ -82,6 +84,8 @@ class Request:
     """None: its class consents to nothing, or its body cannot be changed."""
     route: str = ""
     """The path it came by, for people."""
+    opens: Budget | None = None
+    """It asks for nothing but a session of that budget."""
 
 
 class Leeway(NamedTuple):
@@ -93,6 +97,13 @@ class Leeway(NamedTuple):
     """Without the examples before the last message of its user."""
     is_kept: bool
     """An equal request's answer is kept for its tenant."""
+
+
+class Budget(NamedTuple):
+    """What a session is to hold, and for how long at most (B14)."""
+
+    tokens: int
+    lasts_s: float
 
 
 class Variant(NamedTuple):
@@ -262,6 +273,34 @@ class Reservation:
     reserved_ms: int
     started_ms: int
     ended_ms: int
+
+
+@dataclass(slots=True)
+class SessionRecord:
+    """A budget that is held for a series of calls, as the ledger has it (B14): tokens = spent + live + unspent.
+
+    What is unspent is charged to each of `scopes`; what is live is charged to them by the calls themselves. Once it has
+    `ended`, nothing of it is unspent, and `returned_tokens` says what came back then.
+    """
+
+    scope: str
+    """`session:TENANT/CLIENT/ID`: whoever names another's session names none."""
+    pool: str
+    flow: tuple[str, str]
+    weights: tuple[float, float]
+    scopes: tuple[str, ...]
+    tokens: int
+    spent_tokens: int
+    live_tokens: int
+    unspent_tokens: int
+    returned_tokens: int
+    ended: str
+    """Empty while it is open; else `closed`, `idle`, `deadline` or `exhausted`."""
+    idle_ms: int
+    idle_left_ms: int
+    """Until it is idle for too long, if nothing runs in it."""
+    left_ms: int
+    """Until its deadline."""
 
 
 @dataclass(slots=True)

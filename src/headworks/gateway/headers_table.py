@@ -29,6 +29,11 @@ READ: tuple[Header, ...] = (
     ),
     Header("Headworks-Deadline", "a call", "Decimal seconds from receipt after which the answer is of no use."),
     Header(
+        "Headworks-Session",
+        "a call",
+        "The session that pays for it, as opening one answered. One of another key is as none: `session_exhausted`.",
+    ),
+    Header(
         "Idempotency-Key",
         "a call",
         "The client's name for this request: while it runs and after, the same key and parameters get the same answer.",

@@ -81,6 +81,11 @@ class Models:
             return None
         return self._pools.get(model) if policy.models is None or model in policy.models else None
 
+    def pools(self, identity: Identity) -> dict[str, str]:
+        """The pools this key may use, each with a model of it."""
+        found = [(self.pool(name, identity), name) for name in self._pools]
+        return {pool: name for pool, name in reversed(found) if pool is not None}
+
     def listing(self, identity: Identity, anthropic: bool = False) -> bytes:
         """The body of GET /v1/models: only what this key may use, as OpenAI writes it or as Anthropic does."""
         names = [name for name in self._pools if self.pool(name, identity) is not None]

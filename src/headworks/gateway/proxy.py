@@ -9,13 +9,14 @@ from `runner.admit(call)` on, and `call.leave()` at the end gives it back on eve
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 
 from headworks.core import effects, events
 from headworks.core.policy import INFINITE_S, ClassPolicy, Policy
 from headworks.core.types import Decision, Leeway, Request, RequestKey, Usage
 from headworks.engines.base import Engine
 from headworks.gateway import reply
+from headworks.gateway.admit import SESSION, Admit, is_admit, session_of
 from headworks.gateway.answers import Answers
 from headworks.gateway.asked import REQUEST_ID, RETRY_COUNT, class_asked, class_refused, credential, ids_of, retries
 from headworks.gateway.assembly import Assembled
@@ -77,6 +78,7 @@ class Proxy:
         """None: no model has a tokenizer."""
         self._rates: dict[str, EventRate] = {}
         self._limits = Limits()
+        self.admit = Admit(runner, models, self, clock_s, wall_s)
 
     def change_policy(self, policy: Policy) -> None:
         """Requests that arrive from now on are read by the new policy."""
@@ -94,11 +96,11 @@ class Proxy:
             exchange.respond(*reply.denied(identity.reason, ids, FAILURES_MAX, identity.retry_after_s, self.wall_s()))
             return
         if dialect is None:
-            await self._serve_plain(exchange, identity, ids)
+            await self._serve_plain(exchange, identity, own_id, ids)
             return
         service_class = class_asked(headers, identity, self._policy)
         if service_class is None:
-            self._fail(exchange, "forbidden", ids, subject=class_refused(headers))
+            self.fail(exchange, "forbidden", ids, subject=class_refused(headers))
             return
         if (overload := self._guard.refuses(service_class)) is not None:
             exchange.respond(*reply.shed(overload, ids, self.wall_s()))
@@ -106,7 +108,7 @@ class Proxy:
         body = exchange.body_ready
         if body is None:
             body = await exchange.read_body()
-        call = self._call(exchange, dialect, body, own_id, ids, identity, service_class)
+        call = self.call(exchange, dialect, body, own_id, ids, identity, service_class)
         if call is None:
             return
         if self.counting is not None and call.parsed.prompt_tokens is None:
@@ -118,15 +120,21 @@ class Proxy:
         finally:
             call.leave()
 
-    async def _serve_plain(self, exchange: Exchange, identity: Identity, ids: Ids) -> None:
-        """What asks for no work."""
-        if exchange.path == MODELS_PATH:
+    async def _serve_plain(self, exchange: Exchange, identity: Identity, own_id: str, ids: Ids) -> None:
+        """What asks for no work now."""
+        if is_admit(exchange.path):
+            await self.admit.serve(exchange, identity, own_id, ids)
+        elif exchange.path == MODELS_PATH:
             listing = self._models.listing(identity, b"anthropic-version" in exchange.headers)
             exchange.respond(200, [reply.JSON, (b"X-Request-Id", ids.request_id)], listing)
         else:
             await self._own.serve(exchange, identity.tenant, ids)
 
-    def _call(
+    def service_class(self, headers: Mapping[bytes, bytes], identity: Identity) -> ClassPolicy | None:
+        """The class a request names or means, if it may."""
+        return class_asked(headers, identity, self._policy)
+
+    def call(
         self,
         exchange: Exchange,
         dialect: Dialect,
@@ -171,7 +179,7 @@ class Proxy:
             parsed.samples,
             parsed.stream,
             prefix_of(parsed, self._policy.pools[pool]),
-            None,
+            session_of(headers[SESSION], identity) if SESSION in headers else None,
             retries(headers[RETRY_COUNT]) if RETRY_COUNT in headers else 0,
             received_s,
             start_by_s,
@@ -190,9 +198,9 @@ class Proxy:
         """Whose engines serve that model, if they have the route; None if that was answered with what is wrong with it."""
         pool = self._models.pool(model, identity)
         if pool is None:
-            self._fail(exchange, "model_not_found", ids, subject=model[:128])
+            self.fail(exchange, "model_not_found", ids, subject=model[:128])
         elif missing := self._models.missing(pool, model, dialect.path):
-            self._fail(exchange, "not_found", ids, subject=missing)
+            self.fail(exchange, "not_found", ids, subject=missing)
             return None
         return pool
 
@@ -203,9 +211,9 @@ class Proxy:
     # answers of our own
 
     def _fault(self, exchange: Exchange, fault: Fault, ids: Ids) -> None:
-        self._fail(exchange, fault.reason, ids, subject=fault.subject, param=fault.param)
+        self.fail(exchange, fault.reason, ids, subject=fault.subject, param=fault.param)
 
-    def _fail(self, exchange: Exchange, code: str, ids: Ids, *, subject: str = "", param: str | None = None) -> None:
+    def fail(self, exchange: Exchange, code: str, ids: Ids, *, subject: str = "", param: str | None = None) -> None:
         exchange.respond(*reply.failure(code, ids, wall_s=self.wall_s(), subject=subject, param=param))
 
     def refuse(self, call: ProxyCall, decision: Decision, usage: Usage | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from headworks.gateway.admit import admit_methods
 from headworks.gateway.dialects.table import DIALECTS
 from headworks.gateway.own import METHODS as OWN_METHODS
 from headworks.gateway.own import is_own
@@ -12,4 +13,4 @@ METHODS: dict[str, tuple[str, ...]] = {**dict.fromkeys(DIALECTS, ("POST",)), MOD
 
 def methods(path: str) -> tuple[str, ...] | None:
     """The methods a path takes; None: there is no such path."""
-    return METHODS.get(path) or (OWN_METHODS if is_own(path) else None)
+    return METHODS.get(path) or admit_methods(path) or (OWN_METHODS if is_own(path) else None)

@@ -138,6 +138,8 @@ class Runner:
         self._asked: list[Command] = []
         """What the ledger is asked when it has been."""
         self._calls: dict[str, Call] = {}
+        self._expected: dict[str, Callable[[Any], object]] = {}
+        """By arrival, who opens or closes a session; bounded by the open connections."""
         self._attempts: dict[str, Attempt] = {}
         self._over: set[str] = set()
         """Executions that ended before their sending returned."""
@@ -152,6 +154,8 @@ class Runner:
             effects.Abort: self._abort,
             effects.Watch: self._watch,
             effects.Reply: self._reply,
+            effects.Opened: self._told,
+            effects.Closed: self._told,
             effects.Serve: self._serve,
             effects.Attach: self._attach,
             effects.Observe: self._observe,
@@ -178,6 +182,13 @@ class Runner:
         request = call.request
         self._calls[request.id] = call
         self.feed(events.Arrived(request))
+
+    def expect(self, name: str, told: Callable[[Any], object] | None) -> None:
+        """Whoever opens or closes a session under this name wants to hear what became of it; None: no more."""
+        if told is None:
+            self._expected.pop(name, None)
+        else:
+            self._expected[name] = told
 
     def forget(self, name: str) -> None:
         """Nobody waits for this arrival any more."""
@@ -320,6 +331,13 @@ class Runner:
             call.fail(fault)
         else:
             call.ended()
+
+    def _told(self, effect: effects.Opened | effects.Closed) -> None:
+        told = self._expected.pop(effect.id, None)
+        if told is not None:
+            told(effect)
+        elif isinstance(effect, effects.Opened):  # its client left in this very turn: nobody knows its name
+            self.feed(events.CloseAsked(effect.id, effect.session.scope))
 
     def _serve(self, effect: effects.Serve) -> None:
         call = self._calls.get(effect.id)

@@ -29,7 +29,9 @@ class Run(NamedTuple):
     """Answers that let work start: they are what a restart must not forget."""
 
 
-PROMISES = frozenset({("reserve", "granted"), ("reserve", "recorded"), ("grow", "granted"), ("grow", "recorded")})
+PROMISES = frozenset(
+    {("reserve", "granted"), ("reserve", "recorded"), ("grow", "granted"), ("grow", "recorded"), ("reserve", "opened")}
+)
 """(verb, outcome) of an answer that lets work start or go on."""
 
 _KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Command)}

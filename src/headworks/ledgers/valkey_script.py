@@ -14,17 +14,17 @@ from dataclasses import fields
 from importlib.resources import files
 from typing import Any, NamedTuple
 
-from headworks.core import book_leases, book_lives, book_proof, book_records, fair, level
+from headworks.core import book_leases, book_lives, book_proof, book_records, book_sessions, fair, level
 from headworks.core.book_counters import UNLIMITED
 from headworks.core.book_table import MOVES, STOP_PROVED, STOP_VERBS, Move
 from headworks.core.types import READ_UNITS
-from headworks.ledgers.valkey_wire import CODES, PACKED
+from headworks.ledgers.valkey_wire import CODES, OPENING, PACKED
 
 SCHEMA = 2
 """Of the keys and values in the store (docs/ledger-on-valkey.md). A version refuses every other one."""
 PARTS = (
-    *("words", "shelves", "records", "remembering", "counters", "level", "marks", "turns", "lives", "testimony", "leases"),
-    "apply",
+    *("words", "shelves", "records", "remembering", "counters", "level", "marks", "turns", "sessions", "lives", "testimony"),
+    *("leases", "apply"),
 )
 FORGOTTEN_PAGE = 32
 FORGOTTEN_PAGES_MAX = 32
@@ -56,6 +56,7 @@ LIMITS: dict[str, int] = {
             (book_records, ("MINTED_MS", "MINTED_STEP_MS", "TOMBSTONE_LEASES", "WAKES_MAX", "NEVER_MS")),
             (book_leases, ("ADOPT_MAX", "BOOTS_MAX")),
             (book_lives, ("STEPS_MAX",)),
+            (book_sessions, ("SESSIONS_MAX",)),
         )
         for name in names
     },
@@ -99,7 +100,7 @@ def prelude() -> str:
             f"local READ_UNITS = {_table(dict.fromkeys(sorted(READ_UNITS), True))}",
             f"local STOP_VERBS, STOP_PROVED = {_table(STOP_VERBS)}, {_value(STOP_PROVED)}",
             *_moves(),
-            f"local CODE = {_table({kind.__name__: code for kind, code in CODES.items()})}",
+            f"local CODE = {_table({kind.__name__: code for kind, code in CODES.items()} | {'Opening': OPENING})}",
             f"local READ = {{ {', '.join(_reader(kind) for kind in CODES if kind not in PACKED)} }}",
         ]
     )

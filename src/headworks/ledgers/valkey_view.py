@@ -13,6 +13,7 @@ from headworks.core.book_audit import audit, differences
 from headworks.core.book_counters import Counter, Counters
 from headworks.core.book_parts import Boot, Entry
 from headworks.core.book_proof import Replica
+from headworks.core.book_sessions import OpenSession
 from headworks.core.book_table import CHARGED, ORPHANED, RESERVED
 from headworks.core.commands import Floor
 from headworks.core.types import Charge, Owner, RequestKey, Reservation
@@ -31,7 +32,7 @@ CHANGES = (
 )
 ENDED = ("forget_ms", "key", "state", "fingerprint", "owner", "usage", "evidence", "ended_ms")
 """In the order in which `records.lua` writes them."""
-BOOK, BOOT, COUNTER, REPLICA = 11, 9, 4, 14
+BOOK, BOOT, COUNTER, REPLICA, SESSION = 11, 9, 4, 14, 11
 """Values of one record of each kind."""
 FLOORED = 9
 """Of a counter that a floor speaks of."""
@@ -46,7 +47,7 @@ class View:
     """The answer of `look.lua`, as the book's own parts."""
 
     def __init__(self, told: Sequence[Any]) -> None:
-        book, boots, replicas, live, counters, ended, keys = told
+        book, boots, replicas, live, counters, ended, keys, sessions = told
         self.counters = Counters()
         kept = [self._count(name, blob) for name, blob in _pairs(counters)]
         self.counters.set_floors(tuple(floor for floor, _, _ in kept if floor is not None))
@@ -72,6 +73,7 @@ class View:
         for one in sorted(found, key=attrgetter("orphaned")):
             if one.entry.state == ORPHANED:
                 self.orphans[one.entry.execution] = one.entry
+        self.sessions = {name.decode(): _session(name.decode(), _values(blob, SESSION)) for name, blob in _pairs(sessions)}
         self.keys = {_key(name.decode()): execution.decode() for name, execution in _pairs(keys)}
 
     def charged(self) -> list[Reservation]:
@@ -84,11 +86,11 @@ class View:
 
     def check(self) -> list[str]:
         """Every counter and list against the records. What has ended is judged as far as it was looked at."""
-        return audit(self.counters, self.entries, self.boots, self.replicas, self.orphans, self.keys)
+        return audit(self.counters, self.entries, self.boots, self.replicas, self.orphans, self.keys, self.sessions)
 
     def differences(self) -> dict[str, int]:
         """As `Book.differences`."""
-        return differences(self.counters, self.entries)
+        return differences(self.counters, self.entries, self.sessions)
 
     def foreign_loads(self) -> dict[str, int]:
         """By replica that is sampled: 1 while the store has found load above all that was charged (F10)."""
@@ -125,6 +127,17 @@ def _owner(name: str) -> Owner:
 def _key(name: str) -> RequestKey:
     tenant, _, request_id = name.partition("\0")
     return RequestKey(tenant, request_id)
+
+
+def _session(scope: str, values: Sequence[Any]) -> OpenSession:
+    _, shape, tokens, spent_tokens, unspent_tokens, returned_tokens, ended, *_ = values
+    pool, _, service_class, tenant, class_weight, tenant_weight, *names = shape.split(PART)
+    scopes = tuple(name.partition("\0")[2] for name in names)
+    weights = (float(class_weight), float(tenant_weight))
+    session = OpenSession(scope, pool, (service_class, tenant), weights, scopes)
+    session.tokens, session.spent_tokens, session.unspent_tokens = tokens, spent_tokens, unspent_tokens
+    session.returned_tokens, session.ended = returned_tokens, ended
+    return session
 
 
 @dataclass(slots=True)

@@ -25,13 +25,16 @@ from headworks.core.commands import (
     Reserve,
     Shortfall,
     Stop,
+    TellSession,
     Waits,
 )
-from headworks.core.types import Charge, Owner, RequestKey, Reservation, Usage
+from headworks.core.types import Charge, Owner, RequestKey, Reservation, SessionRecord, Usage
 
 CODES: dict[type[Any], int] = {kind: code for code, kind in enumerate(get_args(Command), 1)}
 """What a command begins with."""
-PACKED = (Reserve, Stop, Grow, Waits, Reassert)
+OPENING = len(CODES) + 1
+"""The same of a `Reserve` that opens a session."""
+PACKED = (Reserve, Stop, Grow, Waits, Reassert, TellSession)
 """Commands that are not sent field by field."""
 _RESERVE, _STOP = CODES[Reserve], CODES[Stop]
 _FIELDS = {kind: tuple(field.name for field in fields(kind)) for kind in CODES if kind not in PACKED}
@@ -87,6 +90,7 @@ class Words:
             Grow: self._grow,
             Waits: self._waits,
             Reassert: self._reassert,
+            TellSession: self._tell_session,
         }
 
     def of(self, commands: Sequence[Command]) -> list[bytes]:
@@ -100,10 +104,30 @@ class Words:
         return (CODES[kind], *(_joined(value) if isinstance(value, Owner | RequestKey) else value for value in values))
 
     def _reserve(self, one: Reserve) -> tuple[Any, ...]:
+        if one.session:
+            return self._reserve_for_session(one)
         key = None if one.key is None else _joined(one.key)
         shape, amounts = self.shape(one.pool, one.replica, one.flow, one.weights, one.charges)
         what = (_RESERVE, one.execution, key, one.fingerprint, self._name(one.owner), shape)
         return (*what, one.cost_tokens, one.waiting_tokens, one.more, one.slots_tokens, *amounts)
+
+    def _reserve_for_session(self, one: Reserve) -> tuple[Any, ...]:
+        """A call of one takes no turn, so it is nobody's: its flow was charged for the whole session."""
+        what: tuple[Any, ...]
+        if one.opens is None:
+            key = None if one.key is None else _joined(one.key)
+            shape, amounts = self.shape(one.pool, one.replica, None, EVEN, one.charges)
+            what = (_RESERVE, one.execution, key, one.fingerprint, self._name(one.owner), shape)
+        else:
+            shape, amounts = self.shape(one.pool, one.replica, one.flow, one.weights, one.charges)
+            what = (OPENING, one.execution, self._name(one.owner), one.session, *one.opens, shape)
+        return (*what, one.cost_tokens, one.waiting_tokens, one.more, one.slots_tokens, *amounts)
+
+    def _tell_session(self, command: TellSession) -> tuple[Any, ...]:
+        one = command.told
+        charges = [(scope, "tokens", 0) for scope in one.scopes]
+        shape, _ = self.shape(one.pool, "", one.flow, one.weights, charges)
+        return (CODES[TellSession], one.scope, shape, one.tokens, one.spent_tokens, one.idle_ms, one.left_ms)
 
     def _stop(self, one: Stop) -> tuple[Any, ...]:
         usage = one.usage
@@ -273,6 +297,7 @@ _READ: dict[str, Callable[[Answers, Any], Any]] = {
     "usage": lambda answers, told: read_usage(told),
     "shortfalls": lambda answers, told: tuple(Shortfall(*one) for one in told),
     "profiles": lambda answers, told: tuple((replica, tuple(profile)) for replica, profile in told),
+    "sessions": lambda answers, told: tuple(msgspec.convert(one, SessionRecord) for one in told),
     "alarms": lambda answers, told: tuple((name, replica) for name, replica in told),
 }
 """What a full answer may say besides → how it is read."""

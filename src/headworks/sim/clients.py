@@ -17,7 +17,7 @@ from random import Random
 from typing import Protocol
 
 from headworks.core.reasons import REASONS
-from headworks.core.types import Decision
+from headworks.core.types import Budget, Decision
 from headworks.sim.traffic import Planned
 from headworks.sim.world import World
 
@@ -87,8 +87,11 @@ class Caller:
         "done",
         "hidden",
         "key",
+        "name",
         "number",
+        "opens",
         "planned",
+        "session",
     )
 
     def __init__(
@@ -100,7 +103,13 @@ class Caller:
         door: Door,
         random: Random,
         settled: Callable[[Caller], None],
+        name: str = "",
     ) -> None:
+        """`name`: what its attempts are called after; empty: its number."""
+        self.name = name or f"r{number}"
+        self.session = ""
+        """The session it is a call of, or that it opens."""
+        self.opens: Budget | None = None
         self.number = number
         self.planned = planned
         self.attempts: list[Attempt] = []
@@ -122,7 +131,7 @@ class Caller:
 
     def start(self) -> None:
         """Send the request, once more if it was sent before."""
-        attempt = Attempt(f"r{self.number}.{len(self.attempts)}", len(self.attempts), self._world.now_s)
+        attempt = Attempt(f"{self.name}.{len(self.attempts)}", len(self.attempts), self._world.now_s)
         self.attempts.append(attempt)
         if not self._door.send(self, attempt):
             self._end(attempt, "lost", "connect")
@@ -144,6 +153,8 @@ class Caller:
         """The whole answer is here. Someone who leaves right at the end does so in this very instant."""
         if attempt.end:
             return
+        if attempt.first_byte_s is None:  # a session that is open has no stream
+            attempt.first_byte_s = self._world.now_s
         self._end(attempt, "completed", "")
         if self._leave_moment == "at_end" and not self.hidden:
             self._door.leave(attempt)

@@ -211,4 +211,5 @@ def _source(comparison: Comparison, traffic: TrafficScenario, client: str) -> So
         bytes_per_token=traffic.bytes_per_token,
         exact_prompt=traffic.exact_prompt,
         gateway=traffic.gateway,
+        agents=traffic.agents_of(),
     )

@@ -20,6 +20,7 @@ from typing import Any
 
 from headworks.core.policy import ClassPolicy
 from headworks.core.preempt import PREEMPTED
+from headworks.sim import agents
 from headworks.sim.clients import Attempt
 from headworks.sim.fairness import fairness
 from headworks.sim.report_tenants import by_tenant, is_useful, returns_per_s_max
@@ -74,6 +75,7 @@ def results(simulation: Simulation) -> dict[str, Any]:
         "replica_most_by_mean": _most_by_mean(simulation),
         "engine": _engine(simulation),
         "callers": _callers(simulation),
+        **({"agents": agents.results(simulation.agents)} if simulation.agents else {}),
         "classes": classes(simulation, arrivals),
         "fairness": fairness(simulation),
         "tenants": by_tenant(simulation),

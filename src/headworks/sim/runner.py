@@ -13,7 +13,21 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from headworks.core.commands import Answer
-from headworks.core.effects import Abort, Alarm, Ask, Attach, Effect, Observe, Outcome, Record, Reply, Run, WakeAt, Watch
+from headworks.core.effects import (
+    Abort,
+    Alarm,
+    Ask,
+    Attach,
+    Effect,
+    Observe,
+    Opened,
+    Outcome,
+    Record,
+    Reply,
+    Run,
+    WakeAt,
+    Watch,
+)
 from headworks.core.events import (
     Arrived,
     Attached,
@@ -219,6 +233,8 @@ class SimRunner:
                 self._front.on_broken(effect.id, effect.decision.reason)
             case Reply():
                 self._front.on_refused(effect.id, effect.decision)
+            case Opened():
+                self._front.on_completed(effect.id)
             case Attach():
                 self._attach(effect)
             case Record():

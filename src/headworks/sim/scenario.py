@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 
 from headworks.core.disciplines import KINDS as OWN_KINDS
 from headworks.core.policy import ClassPolicy, DisciplinePolicy, PoolPolicy, TenantPolicy
+from headworks.sim.agents import Agents
 from headworks.sim.autoscaler import Scaling
 from headworks.sim.baseline_published import RULES
 from headworks.sim.baselines import Tuning
@@ -105,6 +106,11 @@ class TrafficScenario(BaseModel):
     """All of it goes to this gateway, counted from 0; otherwise it is spread over all of them."""
     clients: dict[str, Any] = {}
     """What differs from the scenario's `clients` for this source."""
+    agents: dict[str, Any] | None = None
+    """Each arrival is an agent with a task of several calls: `{calls, think_s, session_tokens, lasts_s}`."""
+
+    def agents_of(self) -> Agents | None:
+        return None if self.agents is None else _value(Agents, self.agents)
 
     def segments(self) -> list[Segment]:
         if self.steps:
@@ -296,6 +302,7 @@ def _check_values(comparison: Comparison) -> None:
             comparison.tuning(name)
     for traffic in comparison.traffic:
         comparison.temper(traffic)
+        traffic.agents_of()
         if traffic.by_client and not traffic.trace:
             raise ScenarioError("traffic: by_client needs a trace")
         if not traffic.trace:  # a trace has a rate of its own

@@ -17,6 +17,7 @@ from headworks.core.effects import Alarm, Outcome, Run
 from headworks.core.events import Drain, Freed, PolicyChanged, ReplicaDescribed
 from headworks.core.policy import Policy
 from headworks.core.types import Decision, Leeway, Owner, Request, RequestKey
+from headworks.sim.agents import Agent, Agents, begin
 from headworks.sim.autoscaler import Autoscaler, Scaling
 from headworks.sim.clients import Attempt, Caller, Temper
 from headworks.sim.connection import Distance, Sending
@@ -62,6 +63,7 @@ class Source:
     bytes_per_token: float = 4.0
     exact_prompt: bool = False
     """Sends token ids, so that the gate knows the prompt exactly."""
+    agents: Agents | None = None
     gateway: int | None = None
     """The gateway its requests go to while that listens; None: they are spread over all."""
 
@@ -125,6 +127,7 @@ class Simulation:
         self.runners: list[SimRunner | None] = [None] * setup.gateways
         self._boots: dict[str, SimRunner] = {}
         self.callers: list[Caller] = []
+        self.agents: list[Agent] = []
         self.arrivals: dict[str, Arrival] = {}
         self.executions: dict[str, list[str]] = {}
         """Execution → the arrivals that share its answer, first the one it was run for."""
@@ -157,6 +160,8 @@ class Simulation:
             self.boot(number)
         for number, planned in enumerate(self.setup.planned):
             source = self.setup.sources[planned.source]
+            if begin(self, number, planned, source.agents):
+                continue
             random = Random(f"caller-{number}-{self.setup.seed}")
             caller = Caller(number, planned, source.temper, self.world, self, random, self._settled)
             self.callers.append(caller)
@@ -170,7 +175,7 @@ class Simulation:
 
     def is_over(self) -> bool:
         """Nobody waits, every arrival has its outcome, and no engine holds anything."""
-        if self._open or self._unfinished or self.world.now_s < self.end_s:
+        if self._open or self._unfinished or self.world.now_s < self.end_s or any(not one.ended for one in self.agents):
             return False
         return not any(replica.model.held(self.world.now_s) for replica in self.replicas.values())
 
@@ -312,11 +317,12 @@ class Simulation:
             samples=source.samples,
             stream=source.output_tokens_max != 0,
             prefix=planned.prefix,
-            session=None,
+            session=caller.session or None,
             retry_count=attempt.number,
             arrived_s=now_s,
             start_by_s=now_s + caller.deadline_s,
             finish_by_s=now_s + self._classes[source.service_class].gateway_s,
+            opens=caller.opens,
             leeway=Leeway(1, prompt_bytes, False) if self._classes[source.service_class].on_pressure else None,
         )
 

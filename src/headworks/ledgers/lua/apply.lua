@@ -75,6 +75,7 @@ local function advance()
   book.now_ms = now_ms
   if now_ms >= book.sweep_due_ms then
     sweep_boots()
+    sessions.sweep()
   end
   if now_ms >= book.forget_at_ms then
     forget_due()
@@ -117,6 +118,7 @@ local VERB = {
   [CODE.Heartbeat] = leases.heartbeat, [CODE.Depart] = leases.depart, [CODE.Held] = leases.held, [CODE.TakeReader] =
   testimony.take_reader, [CODE.PutSample] = testimony.put_sample, [CODE.PutIncarnation] = testimony.put_incarnation,
   [CODE.Withdraw] = testimony.withdraw, [CODE.SetLimits] = set_limits, [CODE.Waits] = waits, [CODE.Unmark] = unmark,
+  [CODE.CloseSession] = sessions.close, [CODE.TellSession] = sessions.tell, [CODE.Opening] = lives.reserve,
 }
 
 -- All are read before the first is run, so that the executions and keys they speak of are asked for at once.

@@ -109,6 +109,7 @@ local function shape_from(blob)
       one.requests[#one.requests + 1] = #one.names
     end
   end
+  one.session = string.match(one.names[1] or "", "^tokens%z(session:.*)$")
   return one
 end
 

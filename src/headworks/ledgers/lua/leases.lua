@@ -113,7 +113,9 @@ function leases.heartbeat(command)
       owners[#owners + 1] = one.owner
     end
   end
-  return full("ok", "", { owners = owners, records = ended, alarms = alarms, profiles = profiles_beside(boot, all) })
+  return full("ok", "", {
+    owners = owners, records = ended, alarms = alarms, profiles = profiles_beside(boot, all), sessions = sessions.open_ones(),
+  })
 end
 
 function leases.depart(command)
@@ -219,6 +221,7 @@ function acts.believe(former, command, move)
   end
   if CHARGED[state] then
     counters.force(entry.shape, entry.amounts)
+    sessions.forced(entry.shape)
     open_replica(entry.shape.replica):count(sequences(entry.shape, entry.amounts))
   end
   if state == "RUNNING" then

@@ -75,6 +75,27 @@ local function whose_turn(command, turns, replica)
   return turns:must_yield(command.owner, command.shape)
 end
 
+-- A call of a session: what the session holds becomes its own, whoever's turn it is.
+local function charge_inside(former, command, move, turns, replica)
+  local shape, amounts, session = command.shape, command.amounts, sessions.of(command.shape)
+  if session and session.shape.pool ~= shape.pool then
+    session = nil
+  end
+  local short_of = sessions.lacks(session, shape, amounts[1])
+  if short_of then
+    return told(command, turns, amounts[1] > short_of[4] and "never" or "refused", "", { short_of })
+  elseif book.now_ms < replica.yield_until_ms then
+    return told(command, turns, "yield", "", NOTHING)
+  end
+  local lacking = sessions.take(session, shape, amounts)
+  if #lacking > 0 then
+    local never = counters.never_fits(shape, amounts)
+    return told(command, turns, #never > 0 and "never" or "refused", "", #never > 0 and never or lacking)
+  end
+  admit(former, command, replica)
+  return told(command, turns, move.outcome, move.state, NOTHING)
+end
+
 -- Identity, then every limit, then whose turn it is; then charge every scope, or none. The command is read as a new record.
 function acts.charge(entry, command, move)
   if not may_run(entry, command) then
@@ -85,6 +106,14 @@ function acts.charge(entry, command, move)
   local turns, replica = turns_for(shape), replica_of(shape)
   if command.slots_tokens ~= 0 or next(turns.slots) then
     turns:note_slots(command.owner, command.slots_tokens)
+  end
+  local opens = command.opens
+  if shape.session then
+    return charge_inside(entry, command, move, turns, replica)
+  end
+  local refusal = opens and sessions.cannot_open(command)
+  if refusal then
+    return refusal
   end
   local inside = counters.inside(shape, amounts)
   local shortfalls = counters.take(shape, amounts)
@@ -115,14 +144,19 @@ function acts.charge(entry, command, move)
     end
     counters.take(shape, amounts)
   end
-  admit(entry, command, replica)
-  turns:grant(shape, command.cost_tokens, passing)
+  local opened = opens and sessions.open(command)
+  if not opened then
+    admit(entry, command, replica)
+  end
+  turns:grant(shape, opened and amounts[1] or command.cost_tokens, passing)
   if command.more then
     turns:leave_mark(command.owner, shape, amounts, command.waiting_tokens, true)
   elseif turns.fresh + turns.dormant > 0 then
     turns:unmark(shape.class, shape.tenant, command.owner)
   end
-  if turns.fresh > 0 or next(turns.slots) then
+  if opened then
+    return opened
+  elseif turns.fresh > 0 or next(turns.slots) then
     return told(command, turns, move.outcome, move.state, NOTHING)
   end
   return short(PLAIN, move.outcome, move.state)
@@ -224,11 +258,13 @@ function acts.grow(entry, command, move)
   if contains(entry.steps, command.step) then
     return answer_of(command, entry, "recorded")
   end
-  if #(entry.steps or NOTHING) >= LIMIT.STEPS_MAX then
+  local shape, amounts = shape_of(command.shape), command.amounts
+  local is_foreign = shape.session and shape.session ~= entry.shape.session
+  if #(entry.steps or NOTHING) >= LIMIT.STEPS_MAX or is_foreign then
     return acts.refuse(entry)
   end
-  local shape, amounts = shape_of(command.shape), command.amounts
-  local shortfalls = counters.take(shape, amounts)
+  local session = sessions.of(shape)
+  local shortfalls = session and sessions.take(session, shape, amounts) or counters.take(shape, amounts)
   if #shortfalls > 0 then
     return full("refused", entry.state, { shortfalls = shortfalls })
   end
@@ -292,6 +328,9 @@ function acts.finish(entry, state, evidence, usage, used_tokens)
   local shape = entry.shape
   entry.evidence, entry.usage = evidence, usage
   counters.give(shape, entry.amounts)
+  if shape.session then
+    sessions.spend(entry, evidence, usage, used_tokens)
+  end
   replica_of(shape):left(entry)
   entry.state, entry.ended_ms = state, book.now_ms
   entries.finish(entry)

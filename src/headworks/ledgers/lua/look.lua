@@ -11,4 +11,5 @@ local is_all = ARGV[1] == "all"
 return {
   redis.call("HGET", ROOT, "book") or "", everything("boots"), everything("replicas"), everything("live"),
   everything("counters"), is_all and everything("ended") or {}, is_all and everything("keys") or {},
+  everything("sessions"),
 }

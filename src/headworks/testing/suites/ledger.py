@@ -2,8 +2,8 @@
 
 A case is a function of an `Opened` store that asserts; `CASES` lists them, so that a new store is one more line in the table
 of a test. Clients' keys are in `ledger_keys.py`, evidence is in `ledger_evidence.py`, prompts being read in
-`ledger_reading.py`, what is kept for one in `ledger_reserves.py`, the rows of the state table in `ledger_rows.py`, random
-histories in `ledger_histories.py`.
+`ledger_reading.py`, what is kept for one in `ledger_reserves.py`, sessions in `ledger_sessions.py`, the rows of the state
+table in `ledger_rows.py`, random histories in `ledger_histories.py`.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from headworks.testing.suites.ledger_keys import KEY_CASES
 from headworks.testing.suites.ledger_reading import READING_CASES
 from headworks.testing.suites.ledger_reserves import RESERVE_CASES
 from headworks.testing.suites.ledger_rows import check_rows
+from headworks.testing.suites.ledger_sessions import SESSION_CASES
 from headworks.testing.suites.ledger_subject import (
     CHARGED_STATES,
     FIRST,
@@ -332,6 +333,7 @@ CASES: tuple[Callable[[Opened], None], ...] = (
     *EVIDENCE_CASES,
     *READING_CASES,
     *RESERVE_CASES,
+    *SESSION_CASES,
     check_rows,
     check_history,
 )

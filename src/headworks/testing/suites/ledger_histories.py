@@ -7,6 +7,7 @@ audit must stay empty after every list.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from random import Random
 
 from headworks.core.book import Book
@@ -15,12 +16,14 @@ from headworks.core.commands import (
     Answer,
     Cancel,
     Claim,
+    CloseSession,
     Command,
     Depart,
     Floor,
     Grow,
     Heartbeat,
     Held,
+    Opening,
     PutIncarnation,
     PutSample,
     Reassert,
@@ -29,11 +32,12 @@ from headworks.core.commands import (
     Start,
     Stop,
     TakeReader,
+    TellSession,
     Unmark,
     Waits,
     Withdraw,
 )
-from headworks.core.types import Charge, Owner, RequestKey, Reservation, Usage
+from headworks.core.types import Charge, Owner, RequestKey, Reservation, SessionRecord, Usage
 from headworks.testing.suites.ledger_subject import LEASE_MS, REMEMBER_MS, Ledger, Opened
 
 LISTS = 400
@@ -58,8 +62,12 @@ class History:
         self._makers: list[tuple[int, Callable[[], Command]]] = [
             (4, self._claim),
             (20, self._reserve),
+            (6, self._open),
+            (20, self._inside),
+            (3, lambda: CloseSession(self._session())),
+            (1, self._tell_session),
             (8, lambda: Start(self._name(), self._owner())),
-            (6, lambda: Grow(self._name(), self._owner(), self._random.randrange(4), self._charges()[:2])),
+            (6, self._grow),
             (8, lambda: Cancel(self._name(), self._owner())),
             (10, self._stop),
             (2, lambda: Adopt(self._owner(), self._random.randrange(5))),
@@ -166,6 +174,46 @@ class History:
             slots_tokens=self._random.choice((0, 0, 25)),
         )
 
+    def _session(self) -> str:
+        """Most in pool p, one in q; a name is used again when its session is forgotten."""
+        return self._random.choice(("session:p/1", "session:p/2", "session:q/3"))
+
+    def _open(self) -> Command:
+        command, session = self._reserve(), self._session()
+        assert isinstance(command, Reserve)
+        pool, tokens = session[8], self._random.choice((30, 60, 90))
+        scopes = (f"tenant:{command.flow[1]}", f"pool:{pool}", f"sessions:{pool}")
+        lasts_ms, idle_ms = self._random.choice((3_000, 60_000)), self._random.choice((1_000, 20_000))
+        charges = tuple(Charge(scope, "tokens", tokens) for scope in scopes)
+        opens, replica = Opening(lasts_ms, idle_ms), f"{pool}/0"
+        return replace(
+            command, key=None, pool=pool, replica=replica, cost_tokens=tokens, charges=charges, session=session, opens=opens
+        )
+
+    def _inside(self) -> Command:
+        command, session = self._reserve(), self._session()
+        assert isinstance(command, Reserve)
+        charges = (self._part(session, command.charges[0][2]), *command.charges)
+        return replace(command, charges=charges, session=session, cost_tokens=0)
+
+    def _part(self, session: str, tokens: int) -> Charge:
+        return Charge(session, "tokens", self._random.choice((tokens, 20)))
+
+    def _grow(self) -> Command:
+        charges = self._charges()[:2]
+        if self._random.random() < 0.3:
+            charges = (self._part(self._session(), charges[0].amount), *charges)
+        return Grow(self._name(), self._owner(), self._random.randrange(4), charges)
+
+    def _tell_session(self) -> Command:
+        session = self._session()
+        scopes = ("tenant:acme", f"pool:{session[8]}")
+        spent = self._random.choice((0, 10, 40))
+        told = SessionRecord(
+            session, session[8], self._flow(), (1.0, 1.0), scopes, 60, spent, 0, 60 - spent, 0, "", 4_000, 9, 9_000
+        )
+        return TellSession(told)
+
     def _waits(self) -> Command:
         return Waits(self._flow(), self._pool(), self._owner(), self._charges(), self._random.randrange(100))
 
@@ -176,7 +224,9 @@ class History:
 
     def _reassert(self) -> Command:
         state, owner = self._random.choice(STATES), self._owner()
-        charges = self._charges()
+        replica, charges = self._replica(), self._charges()
+        if self._random.random() < 0.3:
+            charges = (self._part(self._session(), charges[0].amount), *charges)
         return Reassert(
             Reservation(
                 execution=self._name(),
@@ -187,7 +237,7 @@ class History:
                 seen=self._random.random() < 0.5,
                 owner=owner,
                 reserved_by=owner,
-                replica=charges[2].scope.removeprefix("replica:"),
+                replica=replica,
                 incarnation=0,
                 charges=charges,
                 usage=None,
@@ -224,6 +274,7 @@ class History:
             Charge("pool:q", "tokens", 150),
             Charge("tenant:acme", "tokens", 160),
             *((Charge("tenant:beta", "tokens", 200),) if self._sequence % 7 else ()),
+            Charge("sessions:p", "tokens", 90),
             Charge("replica:p/0", "requests", 3),
             Charge("replica:p/0", "prefill_tokens", 50),
             Charge("replica:q/0", "heavy_prefills", 20),
