@@ -124,13 +124,10 @@ class Boot:
             self.put_limits()
         seen_sequence = self._seen_sequence(now_s - VOUCH_S)
         profiles = tuple(self._profiles(now_s)) if len(self.owners) > 1 else ()
-        unvouched, posting = (
-            self._unvouched(now_s),
-            self._desk.recovers and bool(self._desk.untold or self._desk.untold_sessions),
-        )
+        unvouched = self._unvouched(now_s)
+        posting = self._desk.recovers and bool(self._desk.untold or self._desk.untold_sessions)
         self._desk.command(Heartbeat(self._desk.owner, self._beat, seen_sequence, unvouched, profiles, posting))
-        if self._desk.untold_sessions:
-            self._desk.tell([*tell_again(self._desk.untold_sessions, now_s)])
+        self._desk.tell([*tell_again(self._desk.untold_sessions, now_s)])
         if self._desk.untold:
             self._desk.tell(list(self.recovery.tell(self.wards, now_s)))
 

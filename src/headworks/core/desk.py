@@ -60,7 +60,6 @@ class Desk:
         self.sessions: dict[str, SessionUse] = {}
         """Sessions that are open, as far as this gateway has heard, by scope; bounded by the ledger."""
         self.untold_sessions: dict[str, SessionUse] = {}
-        """Those of them that another store has to be told."""
         self.untold: dict[str, float] = {}
         """Executions that the ledger has to be told again, and when it was told last (`core/recovery.py`)."""
         self.recovers = False
