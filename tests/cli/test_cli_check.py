@@ -55,7 +55,6 @@ def test_rates_and_quotas_are_said_with_the_sizes_in_force(file: Path, capsys: p
     assert "200 tokens/s, 2000 at once and 50 borrowed, 2 requests/s, 3 at once" in text
     assert "0.5 requests/s by each key, 5 at once, retries ≤ 10% of first attempts" in text
     assert "≤ 5,000 tokens a day, ≤ 2.5 money a day" in text
-    assert "tenants.acme.over_quota: accepted, not in force in this version: what is over the quota is refused" in text
     assert "tenants.acme.quota.money: models without price_per_mtoken cost nothing: a" in text
 
 

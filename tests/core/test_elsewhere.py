@@ -8,7 +8,6 @@ import pytest
 
 from headworks.core.elsewhere import FRESH_S, NOBODY, Elsewhere, told_of
 from headworks.core.pool import Pool
-from headworks.core.types import Work
 from tests.core.driver import Bench, policy
 from tests.core.shared_pool import Counter, shared
 
@@ -95,10 +94,12 @@ def test_B2_what_was_granted_while_nobody_waited_says_nothing_of_the_rate() -> N
 def test_B2_own_grants_count_as_those_of_others_do() -> None:
     bench = waiting(3)
     pool = pool_of(bench)
+    *_, life = bench.gate._desk.lives.values()
+    assert life.work.tokens == 100
     hear(bench, 1_000, 0, 99.0)
     hear(bench, 1_000, 0, 100.0)
     for _ in range(4):
-        pool.granted("interactive", None, Work(100, 99, 1, 0.0, 100, 1), 100.5)
+        pool.granted(life, 100.5)
     hear(bench, 1_000, 6, 101.0)
     assert (pool.elsewhere.of(101.0).requests_per_s, pool.elsewhere.of(101.0).tokens_per_s) == (10.0, 1_000.0)
 

@@ -106,6 +106,7 @@ def test_B2_golden_refusal_names_both_checks_and_the_slot() -> None:
                 "wait_most_s": None,
                 "tpot_s": None,
                 "drain_error_ratio": None,
+                "wait_spread_s": 0.0,
             },
             "policy_version": "v7",
         },

@@ -226,6 +226,7 @@ def _logged_forecast(forecast: Forecast) -> ForecastRecord:
         forecast.wait_most_s,
         forecast.tpot_s,
         forecast.drain_error_ratio,
+        forecast.wait_spread_s,
     )
 
 
@@ -239,6 +240,7 @@ def _logged_work(work: Work) -> WorkRecord:
         work.output_tokens,
         work.basis,
         work.output_tokens_max,
+        work.bound_tokens,
     )
 
 

@@ -26,6 +26,7 @@ class ForecastRecord(msgspec.Struct, gc=False):
     wait_most_s: float | None
     tpot_s: float | None
     drain_error_ratio: float | None
+    wait_spread_s: float
 
 
 class WorkRecord(msgspec.Struct, gc=False):
@@ -39,6 +40,7 @@ class WorkRecord(msgspec.Struct, gc=False):
     output_tokens: int
     basis: str
     output_tokens_max: int
+    bound_tokens: int
 
 
 class UsageRecord(msgspec.Struct, gc=False):
