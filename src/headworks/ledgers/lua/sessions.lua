@@ -193,7 +193,11 @@ function sessions.finish(session, why)
   sessions.move(session, -session.returned_tokens)
   local turns = find_turns(session.shape.pool)
   if turns then
-    turns:correct(session.shape, -session.returned_tokens)
+    local class = session.shape.class
+    turns.classes:know(class)
+    if turns.classes.finish[class] then -- of a class that never had a turn here there is nothing to correct
+      turns:correct(session.shape, -session.returned_tokens)
+    end
     if turns.fresh > 0 then
       turns:wake()
     end
