@@ -72,6 +72,20 @@ def test_B15_without_proof_within_a_lease_and_a_second_its_client_is_told_and_th
     assert (shown["upstream_sent"], shown["upstream_retried"], bench.held()) == (1, 0, 0), "and its credit is given back"
 
 
+def test_B15_a_proof_that_the_ledger_does_not_hear_of_does_not_keep_its_client_waiting_for_ever() -> None:
+    bench = two()
+    name = bench.arrive(10)
+    first = lost(bench)
+    bench.lose_asks = True
+    bench.feed(events.Evidence(first.execution.id, "E3b"))
+    bench.advance(6.1)
+    assert [(reply.id, reply.decision.reason) for reply in bench.take(Reply)] == [(name, "upstream_lost")]
+    bench.lose_asks = False
+    bench.advance(20.0)
+    assert (bench.take(Run), bench.take(Reply), bench.held()) == ([], [], 0)
+    assert [(one.outcome, one.reason) for one in bench.outcomes()] == [("failed", "upstream_lost")]
+
+
 def test_B15_without_credit_or_time_its_client_is_told_at_once() -> None:
     bench = two(retries_ratio_max=0.0)
     for _ in range(3):

@@ -127,11 +127,14 @@ class SecondTries:
             self._tell(life, now_s)
 
     def held_too_long(self, life: Life, now_s: float) -> None:
-        """No proof in time. It stays charged until there is one."""
+        """No proof in time, or the ledger has not heard of it yet. It stays charged until then."""
         self._let_go(life)
         if life.wanted:
             self._tell(life, now_s)
-        self._desk.set_timer(life, (life.leaving_s or now_s) + OVERDUE_S)
+        if life.evidence:
+            self._course.report(life, now_s)
+        else:
+            self._desk.set_timer(life, (life.leaving_s or now_s) + OVERDUE_S)
 
     def proved(self, life: Life, now_s: float) -> None:
         """One that is held has stopped, with evidence."""
