@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from headworks.core import events
 from headworks.core.effects import Abort, Reply, Run
+from headworks.core.policy import QuotaPolicy
 from headworks.core.types import RequestKey
 from tests.core.driver import Bench, capacity, policy
 from tests.core.test_fallback import SMALLER, arrive, bench_of, levels, pressed
@@ -122,6 +125,30 @@ def test_B15_a_client_that_leaves_while_it_is_held_is_not_sent_again() -> None:
     assert (bench.take(Run), bench.held()) == ([], 0)
     assert [one.outcome for one in bench.outcomes()] == ["cancelled"]
     assert bench.gate._desk.pools["p"].retries._credit == 3.1, "as if it had not been taken"
+
+
+@pytest.mark.parametrize("proof", ["clock", "incarnation"])
+def test_A2_the_quota_bills_what_is_sent_again_once_as_the_usage_journal_does(proof: str) -> None:
+    made = policy(interactive=PATIENT, replicas=2, tenant={"quota": QuotaPolicy("day", tokens=1000)})
+    bench = Bench(made, capacities=(capacity(), capacity("p/1")))
+    bench.arrive(10, output_tokens=5, stream=False)
+    (first,) = bench.take(Run)
+    bench.first_byte(first.execution.id)
+    bench.feed(events.Progressed(first.execution.id, 3))
+    bench.sample()
+    bench.advance(0.1)
+    bench.feed(events.EngineLost(first.execution.id, "reset", unheard=True))
+    if proof == "clock":
+        bench.feed(events.Evidence(first.execution.id, "E3a"))
+    else:
+        bench.sample(incarnation="b")
+    (second,) = bench.take(Run)
+    bench.first_byte(second.execution.id)
+    bench.complete(second.execution.id, prompt_tokens=5, output_tokens=5)
+    quota = bench.gate._desk.tenants["acme"].quota
+    assert quota is not None
+    assert (quota.committed_tokens, quota.outstanding_tokens, bench.held(quota.scope)) == (10, 0, 10)
+    assert [one.execution for one in bench.outcomes()] == [second.execution.id]
 
 
 def test_B15_what_its_client_heard_of_is_never_sent_again() -> None:
