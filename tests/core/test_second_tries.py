@@ -172,6 +172,15 @@ def test_B15_a_pool_that_drains_meanwhile_tells_its_client() -> None:
     assert (bench.take(Run), bench.held(), [one.outcome for one in bench.outcomes()]) == ([], 0, ["failed"])
 
 
+def test_B15_what_breaks_off_while_the_gateway_drains_is_told_at_once() -> None:
+    """It would not be sent again, whatever is proved."""
+    bench = two()
+    bench.arrive(10)
+    bench.feed(events.Drain(bench.now_s + 10.0))
+    lost(bench)
+    assert bench.refusal().reason == "upstream_lost"
+
+
 def test_A6_whoever_shares_its_key_waits_with_it_and_gets_the_second_ones_answer() -> None:
     bench = two()
     names = [bench.arrive(10, key_given=True, key=MINE, fingerprint="f") for _ in range(2)]

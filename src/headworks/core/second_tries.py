@@ -120,7 +120,8 @@ class SecondTries:
         if life is None or not event.unheard or not life.wanted:
             return
         pool, until_s = life.lane.pool, min(life.start_by_s, now_s + self._desk.policy.lease_s + PROOF_S)
-        if now_s < until_s and not life.was_held and pool.spill is None and pool.retries.spend():
+        sent_again = now_s < until_s and not life.was_held and pool.spill is None and not self._changes.draining
+        if sent_again and pool.retries.spend():
             life.is_held = life.was_held = True
             self._desk.set_timer(life, until_s)
         else:
