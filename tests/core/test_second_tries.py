@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from headworks.core import events
 from headworks.core.effects import Abort, Reply, Run
+from headworks.core.policy import QuotaPolicy
 from headworks.core.types import RequestKey
 from tests.core.driver import Bench, capacity, policy
 from tests.core.test_fallback import SMALLER, arrive, bench_of, levels, pressed
@@ -72,6 +75,20 @@ def test_B15_without_proof_within_a_lease_and_a_second_its_client_is_told_and_th
     assert (shown["upstream_sent"], shown["upstream_retried"], bench.held()) == (1, 0, 0), "and its credit is given back"
 
 
+def test_B15_a_proof_that_the_ledger_does_not_hear_of_does_not_keep_its_client_waiting_for_ever() -> None:
+    bench = two()
+    name = bench.arrive(10)
+    first = lost(bench)
+    bench.lose_asks = True
+    bench.feed(events.Evidence(first.execution.id, "E3b"))
+    bench.advance(6.1)
+    assert [(reply.id, reply.decision.reason) for reply in bench.take(Reply)] == [(name, "upstream_lost")]
+    bench.lose_asks = False
+    bench.advance(20.0)
+    assert (bench.take(Run), bench.take(Reply), bench.held()) == ([], [], 0)
+    assert [(one.outcome, one.reason) for one in bench.outcomes()] == [("failed", "upstream_lost")]
+
+
 def test_B15_without_credit_or_time_its_client_is_told_at_once() -> None:
     bench = two(retries_ratio_max=0.0)
     for _ in range(3):
@@ -110,6 +127,30 @@ def test_B15_a_client_that_leaves_while_it_is_held_is_not_sent_again() -> None:
     assert bench.gate._desk.pools["p"].retries._credit == 3.1, "as if it had not been taken"
 
 
+@pytest.mark.parametrize("proof", ["clock", "incarnation"])
+def test_A2_the_quota_bills_what_is_sent_again_once_as_the_usage_journal_does(proof: str) -> None:
+    made = policy(interactive=PATIENT, replicas=2, tenant={"quota": QuotaPolicy("day", tokens=1000)})
+    bench = Bench(made, capacities=(capacity(), capacity("p/1")))
+    bench.arrive(10, output_tokens=5, stream=False)
+    (first,) = bench.take(Run)
+    bench.first_byte(first.execution.id)
+    bench.feed(events.Progressed(first.execution.id, 3))
+    bench.sample()
+    bench.advance(0.1)
+    bench.feed(events.EngineLost(first.execution.id, "reset", unheard=True))
+    if proof == "clock":
+        bench.feed(events.Evidence(first.execution.id, "E3a"))
+    else:
+        bench.sample(incarnation="b")
+    (second,) = bench.take(Run)
+    bench.first_byte(second.execution.id)
+    bench.complete(second.execution.id, prompt_tokens=5, output_tokens=5)
+    quota = bench.gate._desk.tenants["acme"].quota
+    assert quota is not None
+    assert (quota.committed_tokens, quota.outstanding_tokens, bench.held(quota.scope)) == (10, 0, 10)
+    assert [one.execution for one in bench.outcomes()] == [second.execution.id]
+
+
 def test_B15_what_its_client_heard_of_is_never_sent_again() -> None:
     bench = two()
     bench.arrive(10)
@@ -129,6 +170,15 @@ def test_B15_a_pool_that_drains_meanwhile_tells_its_client() -> None:
     bench.feed(events.Evidence(first.execution.id, "E3b"))
     assert bench.refusal().reason == "upstream_lost"
     assert (bench.take(Run), bench.held(), [one.outcome for one in bench.outcomes()]) == ([], 0, ["failed"])
+
+
+def test_B15_what_breaks_off_while_the_gateway_drains_is_told_at_once() -> None:
+    """It would not be sent again, whatever is proved."""
+    bench = two()
+    bench.arrive(10)
+    bench.feed(events.Drain(bench.now_s + 10.0))
+    lost(bench)
+    assert bench.refusal().reason == "upstream_lost"
 
 
 def test_A6_whoever_shares_its_key_waits_with_it_and_gets_the_second_ones_answer() -> None:

@@ -92,3 +92,13 @@ def test_G1_the_queue_limit_and_the_restart() -> None:
     assert engine.sample(0.06).incarnation == 2
     assert engine.submit("c", 100, 10, 1, (), 0.1) == Submitted.ACCEPTED
     assert engine.advance(9.0)[-1] == Finished("c", "stop", 0.2)
+
+
+def test_E3a_an_abort_taken_in_while_it_hangs_takes_effect_with_the_first_tick_after() -> None:
+    """Not later by as long as it hung: its clock would prove four ticks long before that."""
+    engine = FixedRate(FixedRateSettings(rate_per_s=1.0, tick_s=0.01))
+    engine.submit("a", 100, 10, 1, (), 0.0)
+    engine.pause(0.205)
+    engine.abort("a", 3.5)
+    engine.resume(4.2)
+    assert engine.advance(4.3)[-1] == Finished("a", "abort", 4.205)

@@ -306,7 +306,7 @@ class Course:
         if not desk.move(life, what):
             return
         life.evidence = level
-        life.timer_s = INFINITE_S
+        life.timer_s = life.timer_s if life.is_held else INFINITE_S  # its client waits no longer for the ledger to hear of it
         forget_proofs(life)
         if report:
             self.report(life, now_s)

@@ -173,8 +173,8 @@ def by_quota(shortfalls: Sequence[Shortfall]) -> bool:
 
 
 def commits(life: Life) -> tuple[tuple[str, str, int], ...]:
-    """What stays charged to its quota after it has ended, as the usage journal bills it too."""
+    """What stays charged to its quota after it has ended, as the usage journal bills it: of what is sent again, the last."""
     charge = life.quota
-    if charge is None or life.sent_s is None or life.evidence == "E0":
+    if charge is None or life.sent_s is None or life.evidence == "E0" or (life.is_held and life.wanted):
         return ()
     return charge.bill(life.usage, life.work, life.request.model, not life.wanted)

@@ -120,18 +120,22 @@ class SecondTries:
         if life is None or not event.unheard or not life.wanted:
             return
         pool, until_s = life.lane.pool, min(life.start_by_s, now_s + self._desk.policy.lease_s + PROOF_S)
-        if now_s < until_s and not life.was_held and pool.spill is None and pool.retries.spend():
+        sent_again = now_s < until_s and not life.was_held and pool.spill is None and not self._changes.draining
+        if sent_again and pool.retries.spend():
             life.is_held = life.was_held = True
             self._desk.set_timer(life, until_s)
         else:
             self._tell(life, now_s)
 
     def held_too_long(self, life: Life, now_s: float) -> None:
-        """No proof in time. It stays charged until there is one."""
+        """No proof in time, or the ledger has not heard of it yet. It stays charged until then."""
         self._let_go(life)
         if life.wanted:
             self._tell(life, now_s)
-        self._desk.set_timer(life, (life.leaving_s or now_s) + OVERDUE_S)
+        if life.evidence:
+            self._course.report(life, now_s)
+        else:
+            self._desk.set_timer(life, (life.leaving_s or now_s) + OVERDUE_S)
 
     def proved(self, life: Life, now_s: float) -> None:
         """One that is held has stopped, with evidence."""

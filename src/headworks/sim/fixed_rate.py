@@ -104,8 +104,9 @@ class FixedRate:
     def abort(self, execution: str, now_s: float) -> None:
         self._run_until(now_s)
         service = self._services.get(execution)
-        if service is not None:
-            self._file(self._next_tick_s(now_s), _ABORT, service)
+        if service is not None:  # what a pause finds filed is moved by all of it, so within one its own time stands still
+            at_s = now_s if self._paused_s is None else self._paused_s
+            self._file(self._next_tick_s(at_s), _ABORT, service)
 
     def _next_tick_s(self, now_s: float) -> float:
         tick_s = self._settings.tick_s
