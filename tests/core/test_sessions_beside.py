@@ -1,0 +1,38 @@
+"""Sessions beside contracts and engines that come and go: what a session holds is nobody's to take back, and counted once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from headworks.core.effects import Abort, Opened, Run
+from headworks.core.policy import PreemptionPolicy
+from headworks.core.types import Budget
+from tests.core.driver import Bench, capacity
+from tests.core.test_reserves import settings
+
+MINE, THEIRS = "session:acme/key/1", "session:batchco/key/1"
+
+
+def open_session(bench: Bench, tokens: int, session: str = MINE, **changed: Any) -> None:
+    bench.arrive(1, session=session, opens=Budget(tokens, 600.0), prompt_tokens=0, output_tokens_max=0, **changed)
+    assert len(bench.take(Opened)) == 1
+    bench.take(Run)
+
+
+def test_B12_a_call_of_a_session_is_not_stopped_for_others() -> None:
+    """Its end would free nothing for them: what it holds is its session's."""
+    pool = {"active_requests_max": 100, "sessions_ratio_max": 0.9, "preemption": PreemptionPolicy(running_ratio_max=1.0)}
+    made = settings(pool=pool, reserved_tokens=0, reserved_requests=0)
+    made.classes["interactive"] = replace(made.classes["interactive"], wait_s_max=100.0)
+    bench = Bench(made, capacities=(capacity(kv_tokens=10_000, running_max=100),))
+    bench.sample(running=1, iterations=(0,))
+    open_session(bench, 6_000, THEIRS, tenant="batchco")
+    bulk = {"service_class": "bulk", "tenant": "batchco", "finish_by_s": bench.now_s + 600.0}
+    bench.arrive(6_000, 111, session=THEIRS, **bulk)
+    bench.first_byte(bench.execution())
+    bench.advance(1.0)
+    bench.sample(running=1, iterations=(10,))
+    bench.arrive(5_000, start_by_s=bench.now_s + 4.0)
+    bench.advance(3.0)
+    assert bench.take(Abort) == []
