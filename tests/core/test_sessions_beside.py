@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from headworks.core import events
 from headworks.core.effects import Abort, Opened, Run
 from headworks.core.policy import PreemptionPolicy
 from headworks.core.types import Budget
-from tests.core.driver import Bench, capacity
+from tests.core.driver import Bench, capacity, policy
+from tests.core.test_replicas import PATIENT, change, named, shown
 from tests.core.test_reserves import settings
 
 MINE, THEIRS = "session:acme/key/1", "session:batchco/key/1"
@@ -36,3 +38,36 @@ def test_B12_a_call_of_a_session_is_not_stopped_for_others() -> None:
     bench.arrive(5_000, start_by_s=bench.now_s + 4.0)
     bench.advance(3.0)
     assert bench.take(Abort) == []
+
+
+def test_B14_an_engine_is_replaced_under_a_session() -> None:
+    """The only engine drains, another takes its place: the budget is held in the pool throughout, and once."""
+    made = policy(interactive=PATIENT, kind="wfq")
+    bench = Bench(made, capacities=(capacity(),))
+    open_session(bench, 12_000)
+    bench.arrive(5_000, session=MINE)
+    call = bench.execution()
+    change(bench, named("p/0"), named("p/1"))
+    bench.feed(events.ReplicaDescribed(capacity("p/1")))
+    change(bench, named("p/0", drains=True), named("p/1"))
+    assert shown(bench, "tokens") == 7_000
+    bench.first_byte(call)
+    bench.complete(call, 4_999)
+    change(bench, named("p/1"))
+    bench.advance(3.0)
+    bench.arrive(7_000, session=MINE)
+    assert bench.take(Run)[0].execution.replica == "p/1"
+    bench.feed(events.CloseAsked("close", MINE))
+    assert shown(bench, "tokens") == 7_000
+
+
+def test_B14_the_only_engine_drains_and_comes_back_under_a_session() -> None:
+    bench = Bench(policy(interactive=PATIENT, kind="wfq"), capacities=(capacity(),))
+    open_session(bench, 12_000)
+    change(bench, named("p/0", drains=True))
+    bench.advance(2.0)
+    change(bench, named("p/0"))
+    bench.advance(2.0)
+    assert shown(bench, "tokens") == 12_000
+    bench.feed(events.CloseAsked("close", MINE))
+    assert shown(bench, "tokens") == 0
