@@ -286,7 +286,7 @@ class Desk:
             use.requests += sequences
         reserves = life.lane.reserves
         if reserves is not None and (life.lane.borrows or life.lane.reserve is not None):
-            reserves.count(life.lane.reserve, kv_tokens, sequences)
+            reserves.count(life.lane.reserve, kv_tokens if life.lane.session is None else 0, sequences)
         tenant.tokens += one * (work.tokens - life.spare_tokens)
         tenant.requests += sequences
         session = life.lane.session
