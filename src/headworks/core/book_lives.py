@@ -113,7 +113,7 @@ class Lives(Sessions):
         assert session is not None
         taken, lacking = self._take_inside(session, command.charges)
         if lacking:
-            never = self.counters.never_fits(command.charges)
+            never = self._beyond(session, self.counters.never_fits(command.charges))
             return self._told("never" if never else "refused", command, turns, UNKNOWN, tuple(never or lacking))
         self._admit(entry, command, replica, taken).flow = None  # its flow was charged for the whole session
         return self._told(move.outcome, command, turns, move.state, ())

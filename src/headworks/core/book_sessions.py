@@ -171,11 +171,18 @@ class Sessions(Records):
         self.counters.move(session.scopes, TOKENS, -amount)
         taken, shortfalls = self.counters.take(charges)
         if shortfalls:
-            self.counters.move(session.scopes, TOKENS, amount)
-            return taken, shortfalls
+            beyond = self._beyond(session, shortfalls)
+            if beyond:
+                self.counters.move(session.scopes, TOKENS, amount)
+                return taken, beyond
+            taken = self.counters.force(charges)
         session.unspent_tokens -= amount
         self._used_session(session)
         return taken, ()
+
+    def _beyond(self, session: OpenSession, shortfalls: Sequence[Shortfall]) -> list[Shortfall]:
+        """Those that concern a call: where its session holds tokens it adds none, however far a limit has fallen since."""
+        return [short for short in shortfalls if short.unit != TOKENS or short.scope not in session.scopes]
 
     def _spend(self, entry: Entry, evidence: str, usage: Usage | None) -> None:
         """A call has ended and given back what it held: the session takes what was not used, and knows what was.

@@ -99,6 +99,8 @@ class Desk:
         self._cached_ratios = {key: ratio for key, ratio in found.items() if key[0] in policy.tenants}
         self._lanes.clear()
         self.cascades.change_policy(policy)
+        for session in self.sessions.values():
+            session.lift()  # what an engine holds that leaves goes with it, and this is none of that
         for name, pool_policy in policy.pools.items():
             pool = self.pools.get(name)
             if pool is None:
@@ -106,6 +108,8 @@ class Desk:
             else:
                 pool.change_policy(pool_policy, policy.first_token_s)
             self.disciplines[name] = Discipline(pool_policy.discipline)
+        for session in self.sessions.values():
+            session.settle()
         self._keep_contracts()
         for name, tenant_policy in policy.tenants.items():
             use = self.tenants.get(name)
@@ -282,7 +286,7 @@ class Desk:
             use.requests += sequences
         reserves = life.lane.reserves
         if reserves is not None and (life.lane.borrows or life.lane.reserve is not None):
-            reserves.count(life.lane.reserve, kv_tokens, sequences)
+            reserves.count(life.lane.reserve, kv_tokens if life.lane.session is None else 0, sequences)
         tenant.tokens += one * (work.tokens - life.spare_tokens)
         tenant.requests += sequences
         session = life.lane.session

@@ -5,9 +5,10 @@ only if
 
     d < remaining_ratio * r        else it ends soon enough by itself, or there is time to wait and see,
 
-its class is preemptible, and what it holds is what the other lacks. A request preempts once, and one victim; a victim that
-comes back in its return slot is not stopped again. So many a minute may be stopped as are `running_ratio_per_min_max` of what
-runs; where that is less than one, one in the time in which it comes to one.
+its class is preemptible, and what it holds is what the other lacks: a call of a session holds what is its session's, so it
+is never stopped. A request preempts once, and one victim; a victim that comes back in its return slot is not stopped again.
+So many a minute may be stopped as are `running_ratio_per_min_max` of what runs; where that is less than one, one in the time
+in which it comes to one.
 
 r is the tokens it may still write (what its like still wrote on average, at most what its client allows) times what a token
 takes, and its prompt if that is being read; where nobody knows what a token takes nothing is stopped.
@@ -199,8 +200,10 @@ def _may_preempt(life: Life, now_s: float) -> bool:
 
 
 def may_be_stopped(life: Life) -> bool:
-    """Its class is preemptible, its engine can be stopped, and it was not stopped before."""
+    """Its class is preemptible, its engine can be stopped, it was not stopped before, and its end frees what it holds."""
     if life.state not in (SENT, RUNNING) or not life.lane.service_class.preemptible or life.retry_kind == "ticket_kept":
+        return False
+    if life.lane.session is not None:
         return False
     capacity = life.replica.capacity if life.replica is not None else None
     return capacity is not None and any(level != "E1" for level in capacity.evidence)

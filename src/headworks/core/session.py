@@ -56,7 +56,8 @@ class OpeningLane(Lane):
         self.session_scope = scope
         self.opens = opens
         self.gates = base.gates
-        self.metered = False
+        self.metered = self.borrows = False
+        self.reserve = None  # kept beside it: work that comes and goes stands on that, and on what is lent
         self._tokens = tokens
         self._sessions = sessions
 
@@ -101,7 +102,10 @@ class InsideLane(Lane):
         self.flow = (base.flow[0], use.scope)
         self.turn, self.weights = base.turn, base.weights
         self.share = self.use = self.gates = None
-        self.is_paced = self.limits_tenant = False
+        self.is_paced = self.limits_tenant = self.borrows = False
+        own = base.pool.reserves.of(base.tenant.policy.name) if base.pool.reserves is not None else None
+        self.reserve = own if own is not None and own.stated[1] else None
+        """Of its places alone: its tokens are its session's, and nobody can take them back."""
 
     def tenant_fits(self, work: Work) -> bool:
         return not self._use.is_known or work.kv_tokens <= self._use.held_tokens
@@ -120,7 +124,10 @@ class InsideLane(Lane):
 
     def charges(self, work: Work, replica_scope: str) -> tuple[tuple[str, str, int], ...]:
         parts = (self.session_scope, f"sessions:{self.pool.name}")
-        return (*((scope, "tokens", work.kv_tokens) for scope in parts), *super().charges(work, replica_scope))
+        plain = super().charges(work, replica_scope)
+        if self.reserve is not None:
+            plain = tuple(charge for charge in plain if charge[:2] != (self.reserve.scope, "tokens"))
+        return (*((scope, "tokens", work.kv_tokens) for scope in parts), *plain)
 
 
 class Sessions:

@@ -89,7 +89,7 @@ local function charge_inside(former, command, move, turns, replica)
   end
   local lacking = sessions.take(session, shape, amounts)
   if #lacking > 0 then
-    local never = counters.never_fits(shape, amounts)
+    local never = sessions.beyond(session, counters.never_fits(shape, amounts))
     return told(command, turns, #never > 0 and "never" or "refused", "", #never > 0 and never or lacking)
   end
   admit(former, command, replica)

@@ -156,6 +156,17 @@ function sessions.lacks(session, shape, amount)
   return { shape.session, "tokens", sessions.live_tokens(session) + amount, session.tokens - session.spent_tokens }
 end
 
+-- Those that concern a call: where its session holds tokens it adds none, however far a limit has fallen since.
+function sessions.beyond(session, shortfalls)
+  local found = {}
+  for _, short_of in ipairs(shortfalls) do
+    if not stands_on(session.shape, short_of[2] .. "\0" .. short_of[1]) then
+      found[#found + 1] = short_of
+    end
+  end
+  return found
+end
+
 -- What the session held for it is the call's now; or nothing has changed, and this is lacking.
 function sessions.take(session, shape, amounts)
   local amount = amounts[1]
@@ -165,13 +176,16 @@ function sessions.take(session, shape, amounts)
   end
   sessions.move(session, -amount)
   local shortfalls = counters.take(shape, amounts)
-  if #shortfalls > 0 then
+  local beyond = sessions.beyond(session, shortfalls)
+  if #beyond > 0 then
     sessions.move(session, amount)
-  else
-    session.unspent_tokens = session.unspent_tokens - amount
-    sessions.used(session)
+    return beyond
+  elseif #shortfalls > 0 then
+    counters.force(shape, amounts)
   end
-  return shortfalls
+  session.unspent_tokens = session.unspent_tokens - amount
+  sessions.used(session)
+  return NOTHING
 end
 
 -- A call was charged that the session was not asked about.

@@ -295,6 +295,21 @@ def case_B14_an_empty_store_is_told_it_again_before_or_after_its_calls(opened: O
         assert all_held(ledger) == [0, 0, 0, 0]
 
 
+def case_B14_limits_that_fall_under_what_is_held_keep_no_call_back(opened: Opened) -> None:
+    """Less memory is known, or a reload says less: a call adds nothing to tenant and pool. Its engine's limit stands."""
+    ledger = opened_with(opened)
+    ledger.ask(opening(10_000), reserve("other", 40_000))
+    ledger.open({"pool:pool": 45_000, "tenant:acme": 5_000, "sessions:pool": 9_000, "replica:pool/0": 45_000})
+    assert ledger.outcome(inside("a", 5_000)) == "granted"
+    assert all_held(ledger) == [50_000, 50_000, 10_000, 45_000]
+    refused = ledger.one(inside("b", 1_000))
+    assert (refused.outcome, [short.scope for short in refused.shortfalls]) == ("refused", ["replica:pool/0"])
+    ledger.ask(Stop("other", FIRST, "E1", "completed", used(40_000)), Start("a", FIRST))
+    assert ledger.outcome(inside("c", 5_000)) == "granted"
+    assert all_held(ledger) == [10_000] * 4
+    assert opened.check() == []
+
+
 def case_B14_there_are_only_so_many(opened: Opened) -> None:
     """Each costs a line in every heartbeat's answer."""
     ledger = opened_with(opened)
@@ -324,5 +339,6 @@ SESSION_CASES: tuple[Callable[[Opened], None], ...] = (
     case_B14_belongs_to_no_gateway,
     case_B14_a_kill_forgets_nothing_of_it_and_the_rest_comes_back_once,
     case_B14_an_empty_store_is_told_it_again_before_or_after_its_calls,
+    case_B14_limits_that_fall_under_what_is_held_keep_no_call_back,
     case_B14_there_are_only_so_many,
 )
