@@ -43,6 +43,8 @@ SIZES = BatchingSettings(
 )
 """8,192 tokens of memory, a token every 4 ms, an abort that comes two steps late."""
 ENVIRONMENT = {"ACME_KEY": "acme-key-of-the-test", "BATCHCO_KEY": "batchco-key-of-the-test", "ADMIN": "admin-key-of-the-test"}
+UNHURRIED = {"loop_lag_shed_bulk_s": 50, "loop_lag_shed_s": 60, "rss_shed_bytes": 2**40}
+"""A machine that runs many tests at once keeps a loop waiting: no scene sheds for that unless it is about it."""
 PATIENT = {"interactive": {"slo": {"ttft_s": 20}, "queue": {"wait_s_max": 20}}}
 """A class whose requests wait long enough for a test to look at them."""
 
@@ -164,7 +166,7 @@ async def scene(
             await fake.start()
         replicas = [{"url": fake.url, "engine": "vllm", **(replica or {})} for fake in fakes]
         given: dict[str, Any] = {
-            "server": {"listen": "127.0.0.1:0", "admin": "127.0.0.1:0", "drain_s": 1},
+            "server": {"listen": "127.0.0.1:0", "admin": "127.0.0.1:0", "drain_s": 1, "guard": UNHURRIED},
             "ledger": {"url": "memory:"},
             "log": {"decisions": directory},
             "usage": {"path": f"{directory}/usage"},

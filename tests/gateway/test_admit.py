@@ -236,3 +236,29 @@ def test_B1_admit_says_what_a_body_would_be_told_and_runs_nothing(ask: Any, loop
             assert s.app.gate._desk.arrivals == 0
 
     run(loop, steps())
+
+
+def test_B1_a_body_nested_without_end_is_refused_as_what_it_is() -> None:
+    async def steps() -> None:
+        async with scene(**TENANTS) as s:
+            for field in ("messages", "input", "other"):
+                body = f'{{"model":"tiny","{field}":{"[" * 100_000}{"]" * 100_000}}}'.encode()
+                head = ["POST /admit HTTP/1.1", "Host: gateway", ACME, "Content-Type: application/json"]
+                answer = await s.ask("\r\n".join([*head, f"Content-Length: {len(body)}"]).encode() + b"\r\n\r\n" + body)
+                assert answer.status == 400, field
+                assert answer.json()["error"]["code"] in ("invalid_request", "field_not_allowed")
+
+    run("uvloop", steps())
+
+
+def test_B1_a_request_that_is_only_asked_about_is_not_written_down() -> None:
+    async def steps() -> None:
+        async with scene(**TENANTS) as s:
+            _, _, body = chat(tokens=4).partition(b"\r\n\r\n")
+            for path, name in (("/admit", "asked-about"), ("/v1/chat/completions", "sent")):
+                answer = await s.ask(request("POST", path, ACME, f"X-Request-Id: {name}", body=json.loads(body)))
+                assert (answer.status, answer.fields["x-request-id"]) == (200, name)
+            assert s.records("asked-about") == []
+            assert s.records("sent")
+
+    run("uvloop", steps())

@@ -10,6 +10,7 @@ from dialect_bodies import LIMITS, asked, refused
 from headworks.gateway.dialects import messages
 from headworks.gateway.dialects.base import Parsed
 from headworks.gateway.dialects.fields import Fault
+from headworks.gateway.dialects.table import DIALECTS
 
 
 @pytest.mark.parametrize(
@@ -86,3 +87,32 @@ def test_H3_a_tools_input_is_an_object_of_bounded_depth() -> None:
     for wrong in ("1", "[]", '{"a":' * 70 + "1" + "}" * 70, '{"a":' * 100_000 + "1" + "}" * 100_000):
         fault = talk(wrong)
         assert isinstance(fault, Fault) and fault.reason == "invalid_request"
+
+
+@pytest.mark.parametrize(
+    ("path", "field"),
+    [
+        ("/v1/responses", b'"input":"x","text":{"format":{"type":"json_schema","name":"f","schema":{"title":"\xff"}}}'),
+        ("/v1/messages", b'"max_tokens":5,"output_config":{"format":{"type":"json_schema","schema":{"title":"\xff"}}}'),
+        ("/v1/messages/count_tokens", b'"output_config":{"format":{"type":"json_schema","schema":{"title":"\xff"}}}'),
+    ],
+)
+def test_H3_a_schema_that_is_no_utf_8_is_refused(path: str, field: bytes) -> None:
+    talk = b"" if path == "/v1/responses" else b'"messages":[{"role":"user","content":"x"}],'
+    fault = DIALECTS[path].parse(b'{"model":"m",' + talk + field + b"}", LIMITS)
+    assert isinstance(fault, Fault) and "Invalid UTF-8" in fault.subject
+
+
+@pytest.mark.parametrize(
+    ("path", "needed"),
+    [
+        ("/v1/chat/completions", b'"messages":[{"role":"user","content":"x"}]'),
+        ("/v1/responses", b'"input":"x"'),
+    ],
+)
+def test_H3_a_field_given_twice_is_refused_where_its_value_is_a_key_elsewhere(path: str, needed: bytes) -> None:
+    """What is taken out of the body to count its fields may then be taken out of the wrong place."""
+    long = b'"' + b"y" * 80 + b'"'
+    body = b'{"model":"m","user":"x","metadata":{%b:"v"},"user":%b,%b}' % (long, long, needed)
+    fault = DIALECTS[path].parse(body, LIMITS)
+    assert isinstance(fault, Fault) and fault.subject == "The body names a field twice."

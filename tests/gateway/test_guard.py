@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import resource
 import time
@@ -80,6 +81,27 @@ def test_F11_memory_above_its_threshold_refuses_until_it_is_below() -> None:
         hands.guard.close()
 
     asyncio.run(steps())
+
+
+def test_F11_a_look_at_the_memory_that_fails_is_not_the_last_one() -> None:
+    """Reading it takes a descriptor, and there may be none: a guard that stopped would go on saying what it said then."""
+
+    async def steps() -> None:
+        hands = Hands()
+        await hands.look(1.0, 1.0, 1.0)
+        read, hands.guard._rss_bytes = hands.guard._rss_bytes, no_descriptor
+        await hands.look(*[1.0] * 10)
+        assert hands.taken() == (False, False)
+        hands.guard._rss_bytes = read
+        await hands.look(0.0, 0.0, 0.0)
+        assert hands.taken() == (True, True)
+        hands.guard.close()
+
+    asyncio.run(steps())
+
+
+def no_descriptor() -> int:
+    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
 
 def test_F11_the_refused_come_back_in_turn() -> None:

@@ -92,7 +92,7 @@ def dialect_of(body: bytes) -> Dialect:
     """Whose body this is, where no path says so: by the field that only such a body has."""
     try:
         kind = msgspec.json.decode(body, type=_Kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return DIALECTS[chat.ROUTE.path]  # it says what is wrong with it
     if bytes(kind.input) and not bytes(kind.messages):
         embeds = bytes(kind.encoding_format) or bytes(kind.dimensions)

@@ -117,7 +117,11 @@ class Guard:
             log.warning("new work is taken again")
 
     def _too_large(self) -> Overload | None:
-        used, most = self._rss_bytes(), self._settings.rss_shed_bytes
+        most = self._settings.rss_shed_bytes
+        try:
+            used = self._rss_bytes()
+        except OSError:  # no descriptor to look with: what was seen last holds, and the looks go on
+            return self._memory
         if used <= most:
             return None
         return Overload("its memory in bytes", (used, most))

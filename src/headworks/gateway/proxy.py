@@ -111,6 +111,8 @@ class Proxy:
         call = self.call(exchange, dialect, body, own_id, ids, identity, service_class)
         if call is None:
             return
+        if REQUEST_ID in headers and ids.request_id is headers[REQUEST_ID]:
+            self._own.note(own_id, call.request.key, ids.request_id.decode("latin-1"))
         if self.counting is not None and call.parsed.prompt_tokens is None:
             call.request = await self.counting.sized(call.request, call.parsed, self._policy, self._runner.gate.unsure)
         self._runner.admit(call)
@@ -190,8 +192,6 @@ class Proxy:
             self._leeway(parsed, service_class, equal) if service_class.on_pressure else None,
             dialect.path,
         )
-        if REQUEST_ID in headers and ids.request_id is headers[REQUEST_ID]:
-            self._own.note(request.id, request.key, ids.request_id.decode("latin-1"))
         return ProxyCall(self, self._runner, exchange, dialect, request, parsed, ids, service_class.idle_s, equal)
 
     def _pool(self, exchange: Exchange, dialect: Dialect, model: str, ids: Ids, identity: Identity) -> str | None:

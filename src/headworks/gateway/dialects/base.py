@@ -161,7 +161,10 @@ def _refuse_repeated(route: Route[AskedFields], body: bytes, raws: dict[str, msg
             rest = rest.replace(piece, b"0", 1)
     if len(rest) > SURPLUS_BYTES_MAX:
         raise invalid("The body has too much white space, or names a large field twice.")
-    names = [name for name, _ in json.loads(rest, object_pairs_hook=list)]
+    try:
+        names = [name for name, _ in json.loads(rest, object_pairs_hook=list)]
+    except (ValueError, RecursionError):  # only of a field that is named twice another value can have been taken out
+        raise invalid("The body names a field twice.") from None
     for name in raws:
         if names.count(name) > 1:
             raise invalid(f"{name} is given twice.", name)

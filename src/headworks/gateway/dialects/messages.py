@@ -108,15 +108,15 @@ def _thinking_within(thinking: ThinkingAsked, raw: msgspec.Raw, output_tokens_ma
 
 
 def _size(asked: CountFields, raws: Raws) -> tuple[int, str]:
+    form = asked.output_config.format if asked.output_config is not None else None
+    if form is not None:
+        check_schema(form.schema, "output_config.format.schema")
     found, marks_bytes = _texts(asked)
     tools_bytes = 0
     if asked.tools is not None:
         for index, tool in enumerate(asked.tools):
             check_schema(tool.input_schema, f"tools[{index}].input_schema")
         tools_bytes = flat_tools_bytes(raws["tools"], len(asked.tools))
-    form = asked.output_config.format if asked.output_config is not None else None
-    if form is not None:
-        check_schema(form.schema, "output_config.format.schema")
     return size_of(found, marks_bytes, tools_bytes)
 
 

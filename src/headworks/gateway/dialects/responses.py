@@ -28,6 +28,9 @@ def parse(body: bytes, limits: Limits) -> Parsed | Fault:
         stream = bool(asked.stream)
         if asked.stream_options is not None and not stream:
             raise invalid("stream_options needs stream to be true.", "stream_options")
+        form = asked.text.format if asked.text is not None else None
+        if form is not None and bytes(form.schema):
+            check_schema(form.schema, "text.format.schema")
         found, marks_bytes = _texts(asked)
         tools_bytes = 0
         if asked.tools is not None:
@@ -35,9 +38,6 @@ def parse(body: bytes, limits: Limits) -> Parsed | Fault:
                 if bytes(tool.parameters):
                     check_schema(tool.parameters, f"tools[{index}].parameters")
             tools_bytes = flat_tools_bytes(raws["tools"], len(asked.tools))
-        form = asked.text.format if asked.text is not None else None
-        if form is not None and bytes(form.schema):
-            check_schema(form.schema, "text.format.schema")
         size_bytes, kind = size_of(found, marks_bytes, tools_bytes)
         most = within(asked.max_output_tokens, limits)
         least = (TOKENS_RANGE_MAX if most is None else most) if asked.ignore_eos else 0
