@@ -130,6 +130,6 @@ def test_K15_a_counter_below_zero_is_reported_and_not_clamped() -> None:
     for _ in range(2):
         counters.give(charges, taken)
     assert (counters.held("pool:p", "tokens"), counters.underflows) == (-10, 1)
-    said = list(audit(counters, {}, {}, {}, {}, {}))
+    said = list(audit(counters, {}, {}, {}, {}, {}, {}))
     assert "pool:p tokens is below zero: -10" in said
     assert "counters fell below zero 1 times" in said
