@@ -16,7 +16,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-OPEN = ("Book", "Leases", "Testimony", "Lives", "Records", "Gate", "MemoryStore", "Registry")
+OPEN = ("Book", "Leases", "Testimony", "Lives", "Sessions", "Records", "Gate", "MemoryStore", "Registry")
 """What tests make subclasses of, with a bug or an ear planted, and the bases of that."""
 PATCHED = ("OVERDUE_S", "BUFFER_BYTES_MAX")
 """Constants that a test shortens: they are looked up."""
