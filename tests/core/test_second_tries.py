@@ -181,6 +181,19 @@ def test_B15_what_breaks_off_while_the_gateway_drains_is_told_at_once() -> None:
     assert bench.refusal().reason == "upstream_lost"
 
 
+def test_B16_what_broke_off_unheard_in_the_turn_in_which_it_was_stopped_is_told_so() -> None:
+    """The abort finds no connection any more, and what broke has left its client to the gate."""
+    bench = two()
+    name = bench.arrive(10)
+    (run,) = bench.take(Run)
+    bench.feed(events.EngineSilent(run.execution.id, 30.0))
+    assert [abort.reason for abort in bench.take(Abort)] == ["upstream_timeout"]
+    bench.feed(events.EngineLost(run.execution.id, "reset", unheard=True))
+    assert [(reply.id, reply.decision.reason) for reply in bench.take(Reply)] == [(name, "upstream_lost")]
+    bench.feed(events.Evidence(run.execution.id, "E3b"))
+    assert (bench.take(Run), bench.take(Reply), bench.held(), len(bench.outcomes())) == ([], [], 0, 1)
+
+
 def test_A6_whoever_shares_its_key_waits_with_it_and_gets_the_second_ones_answer() -> None:
     bench = two()
     names = [bench.arrive(10, key_given=True, key=MINE, fingerprint="f") for _ in range(2)]

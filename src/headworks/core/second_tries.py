@@ -23,7 +23,7 @@ from headworks.core.effects import Reply
 from headworks.core.events import EngineLost, NotSent
 from headworks.core.fallback import Fallback
 from headworks.core.identity import Identity
-from headworks.core.life import Life
+from headworks.core.life import LEAVING, Life
 from headworks.core.refusing import Refusing
 from headworks.core.replica import AVOID_S
 
@@ -116,7 +116,10 @@ class SecondTries:
 
     def lost(self, event: EngineLost, now_s: float) -> None:
         """Its answer will not come. A client that has been told nothing waits for the proof, or is told so now."""
+        left = self._desk.runs.get(event.execution)
         life = self._course.lost(event, now_s)
+        if life is None and left is not None and left.state == LEAVING and event.unheard and not left.is_held:
+            self._tell(left, now_s)  # its abort came in the same turn, when there was no connection left to tell it by
         if life is None or not event.unheard or not life.wanted:
             return
         pool, until_s = life.lane.pool, min(life.start_by_s, now_s + self._desk.policy.lease_s + PROOF_S)
