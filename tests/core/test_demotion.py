@@ -158,3 +158,10 @@ def test_B13_turns_follow_the_weight() -> None:
         bench.feed(events.Stopped(run.execution.id, Usage(99, 0, 1, 0.0, "stop", True), False))
         bench.advance(0.01)
     assert 4 <= served["acme"] <= 7
+
+
+def test_B13_whose_quota_is_nothing_weighs_next_to_nothing() -> None:
+    """`money: 0` with `demote`: what is left when everybody else has had theirs."""
+    bench = bench_of({"m": PricePolicy(1.0, 1.0, 1.0)}, rate=None, quota=QuotaPolicy(nanomoney=0))
+    seen = [runs(bench, 1_000)[1], runs(bench, 1_000)[1]]
+    assert seen == pytest.approx([5.0, 5.0e-6])
