@@ -12,7 +12,7 @@ from headworks.core.commands import Reserve
 from headworks.core.demotion import Demotion, Usage30, quota_rates
 from headworks.core.effects import Ask, Run
 from headworks.core.policy import PricePolicy, QuotaPolicy, RatePolicy, TenantPolicy
-from headworks.core.types import Usage
+from headworks.core.types import Budget, Usage
 from tests.core.driver import Bench, policy
 
 QUOTA = RatePolicy(tokens_per_s=100.0)
@@ -158,3 +158,21 @@ def test_B13_turns_follow_the_weight() -> None:
         bench.feed(events.Stopped(run.execution.id, Usage(99, 0, 1, 0.0, "stop", True), False))
         bench.advance(0.01)
     assert 4 <= served["acme"] <= 7
+
+
+def test_B13_whose_quota_is_nothing_weighs_next_to_nothing() -> None:
+    """`money: 0` with `demote`: what is left when everybody else has had theirs."""
+    bench = bench_of({"m": PricePolicy(1.0, 1.0, 1.0)}, rate=None, quota=QuotaPolicy(nanomoney=0))
+    seen = [runs(bench, 1_000)[1], runs(bench, 1_000)[1]]
+    assert seen == pytest.approx([5.0, 5.0e-6])
+
+
+def test_B13_a_session_is_opened_by_the_weight_its_tenant_has_now() -> None:
+    bench = bench_of()
+    for _ in range(30):
+        bench.advance(1.0)
+        runs(bench, 1_000)
+    opens = {"session": "session:acme/key/1", "opens": Budget(1_000, 60.0), "prompt_tokens": 0, "output_tokens_max": 0}
+    bench.arrive(1, **opens)
+    weights = [one.weights for ask in bench.take(Ask) for one in ask.commands if isinstance(one, Reserve)]
+    assert weights[-1][1] == pytest.approx(0.5)

@@ -129,3 +129,19 @@ def test_B11_a_call_of_a_session_takes_the_places_that_are_reserved_for_its_tena
         bench.arrive(10, session=MINE)
     assert len(bench.take(Run)) == 2
     assert (bench.held("reserved:p:acme", "requests"), bench.held("reserved:p:acme")) == (2, 0)
+
+
+def test_B11_a_waiting_call_of_a_session_keeps_nobody_from_room_that_was_lent() -> None:
+    """The call waits for the engine's gauge, which holds up nobody inside a reserve: what bulk work gives back is acme's."""
+    made = settings(pool={"sessions_ratio_max": 0.9})
+    bench = Bench(made, capacities=(capacity(kv_tokens=10_000, running_max=8),))
+    open_session(bench, 3_000, THEIRS, tenant="batchco")
+    bench.arrive(7_000, tenant="batchco", service_class="bulk")
+    bulk = bench.execution()
+    bench.sample(kv_used_ratio=0.95, running=1)
+    bench.arrive(1_000, session=THEIRS, tenant="batchco")
+    name = bench.arrive(100)
+    assert bench.take(Run) == []
+    bench.first_byte(bulk)
+    bench.complete(bulk, 6_999)
+    assert [run.id for run in bench.take(Run)] == [name]

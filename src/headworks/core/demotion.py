@@ -18,6 +18,8 @@ from headworks.core.policy import QuotaPolicy, TenantPolicy
 
 WINDOW_S = 30
 """In slots of a second."""
+RATIO_MIN = 1e-6
+"""Of a quota of nothing: a weight is divided by."""
 PERIOD_S = {"hour": 3_600.0, "day": 86_400.0, "week": 604_800.0, "month": 2_592_000.0}
 """A month is thirty days here, so that no weight jumps with the calendar."""
 
@@ -78,7 +80,8 @@ class Demotion:
     def ratio(self, now_s: float) -> float:
         """What of its share it weighs now."""
         meters = (one for one in (self.tokens, self.money) if one is not None)
-        return min((one.per_s / max(one.per_s, one.rate_per_s(now_s)) for one in meters), default=1.0)
+        over = ((one.per_s, one.rate_per_s(now_s)) for one in meters)
+        return max(RATIO_MIN, min((quota / rate for quota, rate in over if rate > quota), default=1.0))
 
 
 def _meter(meter: Usage30 | None, per_s: float | None) -> Usage30 | None:

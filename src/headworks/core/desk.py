@@ -99,8 +99,6 @@ class Desk:
         self._cached_ratios = {key: ratio for key, ratio in found.items() if key[0] in policy.tenants}
         self._lanes.clear()
         self.cascades.change_policy(policy)
-        for session in self.sessions.values():
-            session.lift()  # what an engine holds that leaves goes with it, and this is none of that
         for name, pool_policy in policy.pools.items():
             pool = self.pools.get(name)
             if pool is None:
@@ -108,8 +106,6 @@ class Desk:
             else:
                 pool.change_policy(pool_policy, policy.first_token_s)
             self.disciplines[name] = Discipline(pool_policy.discipline)
-        for session in self.sessions.values():
-            session.settle()
         self._keep_contracts()
         for name, tenant_policy in policy.tenants.items():
             use = self.tenants.get(name)

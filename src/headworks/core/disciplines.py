@@ -121,12 +121,15 @@ class Round:
         first = bool(queue.reserved) or self._awaits
         if pool.is_full and not self._observes and not first:
             return None
+        is_next = False
         if queue.inside and not pool.is_full and not self._observes:
-            life, is_next = self._of_a_session()
-            if is_next:
-                return life
+            session_life, is_next = self._of_a_session()
+            if session_life is not None or (is_next and not queue.reserved):
+                return session_life
         for life in self._heads() if first else self._discipline.heads(queue):
             lane = life.lane
+            if is_next and not lane.is_inside(life.work):  # those stand first, and only they pass a call that waits
+                return None
             if lane.flow in self._blocked:
                 continue
             if self._awaits and lane.service_class.preemptible:  # what is stopped is not stopped for its like

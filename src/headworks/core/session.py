@@ -56,6 +56,7 @@ class OpeningLane(Lane):
         self.session_scope = scope
         self.opens = opens
         self.gates = base.gates
+        self.share, self.weights = base.share, base.weights
         self.metered = self.borrows = False
         self.reserve = None  # kept beside it: work that comes and goes stands on that, and on what is lent
         self._tokens = tokens
@@ -187,7 +188,7 @@ class Sessions:
     def look(self, request: Request, number: int, now_s: float, counts: bool = True) -> tuple[Life, bool]:
         """A new life with its verdicts; and whether it may be asked for at once. Nothing is taken by it yet."""
         desk = self._desk
-        lane, discipline = self.lane(request), desk.disciplines[request.pool]
+        lane, discipline = self.lane(request, now_s), desk.disciplines[request.pool]
         if request.opens is not None:
             work = budget(request.opens.tokens)
             life, free = desk.decider.look(request, number, lane, discipline, now_s, counts, work)
@@ -211,12 +212,13 @@ class Sessions:
             return NEVER
         return self._desk.decider.refusal(life, discipline, now_s, counts)
 
-    def lane(self, request: Request) -> Lane:
+    def lane(self, request: Request, now_s: float) -> Lane:
         """Where it stands: one lane for an opening, one for all calls of a session in a class."""
         desk = self._desk
         base = desk.lane(request.key.tenant, request.service_class, request.pool)
         scope = request.session or ""
         if request.opens is not None:
+            base.weigh(now_s)
             opens = Opening(round(1000 * request.opens.lasts_s), round(1000 * base.pool.policy.session_idle_s))
             return OpeningLane(base, scope, request.opens.tokens, opens, desk.sessions.values(), desk.policy)
         use = desk.sessions.get(scope)
