@@ -105,6 +105,9 @@ def test_F12_what_an_operator_declares_needs_the_admin_key_and_a_reason() -> Non
     assert known.post("/admin/ledger/release", json=asked).status_code == 401
     assert known.post("/admin/ledger/release", json={"execution": "x1"}, headers=bearer).status_code == 400
     assert known.post("/admin/ledger/withdraw", json=asked, headers=bearer).status_code == 400
+    for line_end in "\n\r\x85\u2028":
+        forged = {**asked, "reason": f"why{line_end}an operator declares: release x2: because"}
+        assert known.post("/admin/ledger/release", json=forged, headers=bearer).status_code == 400
     assert ledger.declared == []
     assert known.post("/admin/ledger/release", json=asked, headers=bearer).json() == {"outcome": "ok"}
     assert ledger.declared == [("release", "x1", "its engine was scrapped")]

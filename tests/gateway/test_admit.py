@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from app_scene import LOOPS, PATIENT, Scene, chat, completion, run, scene
 
+from headworks.core import events
+
 both_loops = pytest.mark.parametrize("loop", LOOPS)
 TENANTS = {
     "tenants": {
@@ -260,5 +262,31 @@ def test_B1_a_request_that_is_only_asked_about_is_not_written_down() -> None:
                 assert (answer.status, answer.fields["x-request-id"]) == (200, name)
             assert s.records("asked-about") == []
             assert s.records("sent")
+
+    run("uvloop", steps())
+
+
+def test_B14_a_fault_while_one_is_being_opened_leaves_nothing_held() -> None:
+    """Its client is told so; nobody would know the name of what is opened after that."""
+
+    async def steps() -> None:
+        async with scene(classes=PATIENT, **TENANTS) as s:
+            session = await opened(s, 2000, ACME)
+            handlers = s.app.gate._handlers
+            handler = handlers[events.Arrived]
+
+            def fail_once(event: Any, now_s: float) -> None:
+                handlers[events.Arrived] = handler
+                handler(event, now_s)
+                raise ZeroDivisionError
+
+            handlers[events.Arrived] = fail_once
+            answer = await s.ask(request("POST", "/admit/session", ACME, body={"tokens": 1000}))
+            assert (answer.status, answer.json()["error"]["code"]) == (500, "internal_error")
+            await s.until(lambda: not s.app.gate._desk.lives)
+            assert (s.app.runner._calls, s.app.runner._expected) == ({}, {})
+            await closed(s, session, ACME)
+            assert held(s) == [0, 0, 0]
+            assert s.app.accounts.alarms == {"gateway_fault": 1}
 
     run("uvloop", steps())

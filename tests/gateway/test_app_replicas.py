@@ -148,7 +148,7 @@ def test_D4_what_cannot_be_told_says_why_and_without_an_admin_key_nothing_can() 
             assert [(one.status_code, one.json()["error"]["message"]) for one in answers] == [
                 (409, "The configuration names no replica llama/7. It names llama/0."),
                 (409, "llama/0 was not told to drain."),
-                (400, "The body must have replica and reason, both texts."),
+                (400, "The body must have replica and reason, both texts of one line."),
             ]
         async with scene(fake_engine()) as s:
             assert (await tell(s, "drain", "llama/0")).status_code == 403

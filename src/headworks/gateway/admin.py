@@ -182,12 +182,13 @@ async def _asked(request: Request, subject: str) -> tuple[str, str] | Response:
         return asked
     name, reason = (asked.get(key) if isinstance(asked, dict) else None for key in (subject, "reason"))
     if not (_is_text(name) and _is_text(reason)):
-        return refused(400, "invalid_request", f"The body must have {subject} and reason, both texts.")
+        return refused(400, "invalid_request", f"The body must have {subject} and reason, both texts of one line.")
     return name, reason
 
 
 def _is_text(value: object) -> TypeGuard[str]:
-    return isinstance(value, str) and 0 < len(value) <= ID_CHARACTERS_MAX
+    """It is written into the log as it is: a line of its own there would be one that nobody declared."""
+    return isinstance(value, str) and 0 < len(value) <= ID_CHARACTERS_MAX and value.isprintable()
 
 
 def _json(value: Any, status: int = 200) -> Response:

@@ -203,7 +203,7 @@ class Admit:
             self._missing(exchange, ids)
             return
         told: asyncio.Future[effects.Closed] = asyncio.get_running_loop().create_future()
-        self._runner.expect(name, told.set_result)  # taken out as it is called, and below
+        self._runner.expect(name, lambda closed: None if told.done() else told.set_result(closed))  # taken out as it is called
         self._runner.feed(events.CloseAsked(name, scope_of(identity, session)))
         try:
             closed = await told
@@ -247,6 +247,8 @@ class SessionCall:
         self.request = request
         self._ids = ids
         self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._ended = False
+        """The gate has nothing more to say of it, or has been told that nobody waits."""
 
     def told(self, effect: effects.Opened | effects.Closed) -> None:
         """It is open."""
@@ -258,6 +260,7 @@ class SessionCall:
         self._admit.refuse(self._exchange, decision, self.request.client, self._ids)
 
     def ended(self) -> None:
+        self._ended = True
         self._admit.forget(self.request.id)
         if not self.over.done():
             self.over.set_result(None)
@@ -267,8 +270,8 @@ class SessionCall:
             self.over.set_exception(fault)
 
     def leave(self) -> None:
-        """The client has gone, if it is not over yet."""
-        if not self.over.done():
+        """The client has gone, or was told of a fault of ours: the gate may hold something for it yet."""
+        if not self._ended:
             self.ended()
             self._admit.left(self.request.id)
 
