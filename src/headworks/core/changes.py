@@ -225,7 +225,11 @@ class Changes:
     def reload(self, policy: Policy, now_s: float) -> None:
         """Everything decided from here on is decided by the new policy; what waits is judged again by it."""
         desk = self._desk
+        for session in desk.sessions.values():
+            session.lift()  # what it holds does not leave the pool with an engine, as what runs there does
         desk.change_policy(policy, now_s)
+        for session in desk.sessions.values():
+            session.settle()
         self._boot.put_limits()
         for pool in desk.pools.values():
             discipline, waiting = desk.disciplines[pool.name], pool.queue.lives()
