@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from headworks.core import events
 from headworks.core.book import Book
 from headworks.core.effects import Closed, Opened, Reply, Run
+from headworks.core.policy import ReplicaPolicy
 from headworks.core.types import Budget
 from tests.core.driver import Bench, capacity, policy
 
@@ -255,3 +258,36 @@ def test_B1_a_dry_run_of_a_call_of_a_session_is_decided_as_one() -> None:
         dry = made.gate.consider(replace(request, id="dry", prompt_tokens=tokens - 1), made.now_s)
         assert (dry.outcome, dry.reason) == (outcome, reason)
     assert held(made)[2] == 10_000
+
+
+STAYS, DRAINS = ReplicaPolicy("p/0"), ReplicaPolicy("p/0", drains=True)
+OTHER, OTHER_DRAINS = ReplicaPolicy("p/1"), ReplicaPolicy("p/1", drains=True)
+
+
+@pytest.mark.parametrize(
+    "before_and_after",
+    [((STAYS,), (DRAINS,)), ((STAYS,), (OTHER,)), ((STAYS, OTHER_DRAINS), (DRAINS, OTHER)), ((STAYS, OTHER), (STAYS,))],
+)
+@pytest.mark.parametrize("runs", [False, True])
+def test_B14_what_a_session_holds_stays_with_the_pool_when_its_engine_leaves(
+    before_and_after: tuple[tuple[ReplicaPolicy, ...], ...], runs: bool
+) -> None:
+    """The bench compares every counter with its parts after each event."""
+    before, after = before_and_after
+    given = policy(kind="wfq", interactive=PATIENT)
+    made = Bench(replace(given, pools={"p": replace(given.pools["p"], replicas=before)}))
+    made.feed(events.ReplicaDescribed(capacity("p/1")))
+    open_session(made, 12_000)
+    execution = call(made, 5_000) if runs else ""
+    made.feed(events.PolicyChanged(replace(given, number=2, pools={"p": replace(given.pools["p"], replicas=after)})))
+    pool = made.gate._desk.pools["p"]
+    stays = sum(life.work.kv_tokens for life in made.gate._desk.runs.values() if life.replica and not life.replica.leaves)
+    assert pool.tokens == 12_000 - (5_000 if runs and not stays else 0)
+    if execution:
+        finish(made, execution, 4_000)
+    made.feed(events.CloseAsked("close", MINE))
+    assert (pool.tokens, [one.tokens for one in pool.all_replicas().values()], made.held()) == (
+        0,
+        [0] * len(pool.all_replicas()),
+        0,
+    )
