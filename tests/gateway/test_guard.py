@@ -11,7 +11,7 @@ import time
 from typing import Any
 
 import pytest
-from app_scene import chat, fake_engine, first_event, rest_of_stream, run, scene
+from app_scene import call, chat, fake_engine, first_event, get, rest_of_stream, run, scene
 from http_port import Port, port
 
 from headworks.config.settings import GuardSettings
@@ -143,6 +143,20 @@ def test_F11_a_busy_loop_refuses_new_work_and_keeps_what_runs() -> None:
             assert 'headworks_shed_self_total{worker="0"} 1.0' in (await s.admin("/metrics")).text
 
     run("asyncio", steps())
+
+
+def test_F11_no_session_is_opened_and_none_is_promised_while_new_work_is_refused() -> None:
+    """`/admit` says what a request would be told; what ends a session makes room, and is no new work."""
+
+    async def steps() -> None:
+        async with scene(fake_engine(), server={"guard": {"rss_shed_bytes": 1}}) as s:
+            for path, body in (("/admit", chat().partition(b"\r\n\r\n")[2]), ("/admit/session", {"tokens": 10})):
+                answer = await s.ask(call(path, body=body))
+                assert (answer.status, answer.code) == (503, "gateway_overloaded"), path
+            ended = await s.ask(get(f"/admit/session/{'0' * 32}", method="DELETE"))
+            assert (ended.status, ended.code) == (404, "not_found")
+
+    run("uvloop", steps())
 
 
 async def hog() -> None:

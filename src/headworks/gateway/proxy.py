@@ -125,7 +125,11 @@ class Proxy:
     async def _serve_plain(self, exchange: Exchange, identity: Identity, own_id: str, ids: Ids) -> None:
         """What asks for no work now."""
         if is_admit(exchange.path):
-            await self.admit.serve(exchange, identity, own_id, ids)
+            asked = self.service_class(exchange.headers, identity) if exchange.method == "POST" else None
+            if asked is not None and (overload := self._guard.refuses(asked)) is not None:
+                exchange.respond(*reply.shed(overload, ids, self.wall_s()))
+            else:
+                await self.admit.serve(exchange, identity, own_id, ids)
         elif exchange.path == MODELS_PATH:
             listing = self._models.listing(identity, b"anthropic-version" in exchange.headers)
             exchange.respond(200, [reply.JSON, (b"X-Request-Id", ids.request_id)], listing)
