@@ -61,6 +61,11 @@ def test_A8_a_prompt_that_nobody_counted_holds_no_more_than_was_charged(seed: in
     assert run_seed(seed) == ""
 
 
+def test_I5_who_comes_back_at_the_end_of_its_hint_is_let_run_to_its_end() -> None:
+    """It was told to be back in 58 s, obeyed, and ran when a liveness phase of 60 s was over."""
+    assert run_seed(710081) == ""
+
+
 @pytest.mark.parametrize(
     "what",
     [

@@ -40,7 +40,8 @@ from headworks.sim.traffic import Planned
 
 FAULTY_S = 4.0
 """Faults and arrivals fall into this much time; then comes the liveness phase."""
-LIVENESS_S = 60.0
+LIVENESS_S = 150.0
+"""At most: it ends when nothing is charged. A client may be told to come back in 60 s, wait for its turn, and then run."""
 HANG_S_MAX = 1.2
 """Less than the shortest lease. An engine that hangs for longer in the very first step of an execution which is then
 cancelled looks empty all the while: counting takes it for stopped after a lease. That is a stated limit of E3b."""
