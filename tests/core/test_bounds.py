@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from headworks.core import events
-from headworks.core.book_audit import audit
+from headworks.core.book_audit import audit, differences
 from headworks.core.book_counters import Counters
 from headworks.core.commands import Grow
 from headworks.core.desk import Desk
@@ -133,3 +133,13 @@ def test_K15_a_counter_below_zero_is_reported_and_not_clamped() -> None:
     said = list(audit(counters, {}, {}, {}, {}, {}, {}))
     assert "pool:p tokens is below zero: -10" in said
     assert "counters fell below zero 1 times" in said
+
+
+def test_K15_the_differences_are_added_up_by_kind_of_scope_without_signs() -> None:
+    counters = Counters()
+    counters.take([Charge("pool:p", "tokens", 10), Charge("tenant:acme", "tokens", 10)])
+    charges = [Charge("pool:q", "tokens", 3)]
+    taken, _ = counters.take(charges)
+    for _ in range(2):
+        counters.give(charges, taken)
+    assert differences(counters, {}, {}) == {"pool": 13, "tenant": 10}
