@@ -216,11 +216,15 @@ EXPOSURE = [
         TWO_KEYS,
         "10.0.0.1:8081 can be reached from other machines, without an admin_key and without TLS",
     ),
-    # TLS is accepted but not in force, so it protects nothing yet.
     (
         "listen: '0.0.0.0:8080', tls: {cert: c, key: k}",
+        "",
+        "0.0.0.0:8080 can be reached from other machines, without tenants with keys",
+    ),
+    (
+        "admin: '10.0.0.1:8081', tls: {cert: c, key: k}",
         TWO_KEYS,
-        "0.0.0.0:8080 can be reached from other machines, without TLS",
+        "10.0.0.1:8081 can be reached from other machines, without an admin_key",
     ),
 ]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import ssl
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -29,6 +30,8 @@ class AdminPort:
 
     url: str
     key: str | None
+    tls: ssl.SSLContext | None = None
+    """How it is verified; None: by the system's authorities, or those of SSL_CERT_FILE."""
 
     def get(self, path: str) -> tuple[int, Any]:
         """Status and decoded body. Ends the verb with 2 when the gateway cannot be asked."""
@@ -54,7 +57,7 @@ class AdminPort:
             raise Unasked(f"the admin key for {self.url} has characters that no header can carry.")
         headers = {"Authorization": f"Bearer {self.key}"} if self.key else {}
         try:
-            with httpx.Client(headers=headers, timeout=ASK_S_MAX, trust_env=False) as client:
+            with self._client(headers) as client:
                 answer = client.request(method, self.url + path, json=asked)
             body = answer.json()
         except (httpx.HTTPError, httpx.InvalidURL) as error:
@@ -72,10 +75,14 @@ class AdminPort:
             raise Unasked(f"{self.url}: {body['error']['message']}")
         return answer.status_code, body
 
+    def _client(self, headers: dict[str, str]) -> httpx.Client:
+        verify = self.tls or (ssl.create_default_context() if self.url.startswith("https:") else False)
+        return httpx.Client(headers=headers, timeout=ASK_S_MAX, trust_env=False, verify=verify)
+
     def is_there(self) -> bool:
         """Whether anything listens there."""
         try:
-            with httpx.Client(timeout=ASK_S_MAX, trust_env=False) as client:
+            with self._client({}) as client:
                 client.get(self.url + "/livez")
         except httpx.TransportError:
             return False
@@ -90,9 +97,22 @@ def admin_port(admin: str | None, config: Path | None) -> AdminPort:
     from headworks.config.load import load
 
     settings = build.settings(load(str(config), os.environ, exposed_ok=True).config_or_raise(), os.environ)
-    url = admin or f"http://{settings.admin}"
+    tls = None if settings.tls is None else _by_file(settings.tls.cert)
+    url = admin or f"{'http' if tls is None else 'https'}://{settings.admin}"
     key = settings.admin_key.reveal() if settings.admin_key is not None else os.environ.get(KEY_VARIABLE)
-    return AdminPort(url.rstrip("/"), key)
+    return AdminPort(url.rstrip("/"), key, tls)
+
+
+def _by_file(cert: str) -> ssl.SSLContext:
+    """The certificate that the configuration names and no other, whatever name it bears: it is asked by its address here."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    try:
+        context.load_verify_locations(cert)
+    except OSError as error:
+        could_not_ask(f"{cert} cannot be read as a certificate: {error.strerror or error}.")
+    return context
 
 
 def could_not_ask(sentence: str) -> NoReturn:

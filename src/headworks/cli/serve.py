@@ -84,11 +84,12 @@ def _run(
     from headworks.engines.base import EngineError
     from headworks.gateway.app import App
     from headworks.gateway.counting import TokenizerError
+    from headworks.gateway.tls import TlsError
 
     try:
         name = "gateway" if worker is None else f"gateway-{worker}"
         app = App(build.policy(chosen, number=_number()), build.settings(chosen, os.environ, worker or 1), name=name)
-    except (LedgerError, TokenizerError, EngineError) as error:
+    except (LedgerError, TokenizerError, EngineError, TlsError) as error:
         _could_not_start(str(error))
     except OSError as error:
         _could_not_start(f"{error.filename}: {error.strerror}")
@@ -151,16 +152,16 @@ async def _charged(app: App) -> int | None:
 
 def _banner(app: App, as_json: bool, charged: int | None) -> None:
     """What runs, and what it promises."""
-    host, port = app.address[:2]
-    admin_host, admin_port = app.admin_address[:2]
+    scheme = "http" if app.settings.tls is None else "https"
+    front, admin = (f"{scheme}://{host}:{port}" for host, port in (app.address[:2], app.admin_address[:2]))
     mode = "observe" if app.policy.observe else "enforce"
     upstreams = [(replica.name, replica.engine, replica.url) for replica in app.settings.replicas]
     if as_json:
         _say(
             {
-                "listening": f"http://{host}:{port}/v1",
-                "admin": f"http://{admin_host}:{admin_port}",
-                "dashboard": f"http://{admin_host}:{admin_port}/dashboard",
+                "listening": f"{front}/v1",
+                "admin": admin,
+                "dashboard": f"{admin}/dashboard",
                 "upstreams": upstreams,
                 "version": __version__,
                 "runs_as": RUNS_AS,
@@ -174,8 +175,8 @@ def _banner(app: App, as_json: bool, charged: int | None) -> None:
         return
     explained = "observe: decides and records, refuses nothing" if app.policy.observe else mode
     lines = [
-        f"headworks {__version__} ({RUNS_AS}) listens on http://{host}:{port}/v1, admin on http://{admin_host}:{admin_port}",
-        f"dashboard http://{admin_host}:{admin_port}/dashboard",
+        f"headworks {__version__} ({RUNS_AS}) listens on {front}/v1, admin on {admin}",
+        f"dashboard {admin}/dashboard",
         *(f"upstream {name}: {engine} at {url}" for name, engine, url in upstreams),
         f"mode {explained}, policy {app.policy.version}",
         f"ledger {ledger_url.without_secret(app.settings.ledger_url)} {app.store.guarantee}",
@@ -238,6 +239,8 @@ async def _reload(
     app: App, file: Path | None, exposed: bool, worker: int, as_asked: Callable[[Config], Config] = lambda config: config
 ) -> None:
     """The file again, whole, or not at all. A thousand tenants take half a second to check: beside the loop."""
+    from headworks.engines.base import EngineError
+
     if file is None:
         return
     loaded = await asyncio.to_thread(load.load, str(file), os.environ, exposed_ok=exposed)
@@ -256,6 +259,10 @@ async def _reload(
         typer.echo(f"not reloaded: {', '.join(fixed)} can only change with a restart", err=True)
         return
     policy = await asyncio.to_thread(build.policy, config, number=max(app.policy.number + 1, _number()))
-    await app.reload(policy, wanted)
+    try:
+        await app.reload(policy, wanted)
+    except EngineError as error:
+        typer.echo(f"not reloaded: {error}", err=True)
+        return
     typer.echo(f"reloaded, policy {app.policy.version}")
     sys.stdout.flush()

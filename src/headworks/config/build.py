@@ -18,6 +18,7 @@ from headworks.config.settings import (
     GuardSettings,
     ReplicaSettings,
     Settings,
+    TlsFiles,
     UsageSettings,
 )
 from headworks.config.traffic import STEP_ACTIONS, PressureStep, Quota, Rate, ServiceClass, Tenant
@@ -267,6 +268,7 @@ def settings(config: Config, environment: Mapping[str, str], worker: int = 1) ->
         listen=address(server.listen),
         admin=address(server.admin).after(worker - 1),
         admin_key=_secret(server.admin_key, environment),
+        tls=TlsFiles(server.tls.cert, server.tls.key) if server.tls is not None else None,
         limits=ConnectionLimits(**server.limits.model_dump()),
         guard=GuardSettings(**server.guard.model_dump()),
         drain_s=server.drain_s,
@@ -316,6 +318,7 @@ def _replicas(config: Config, environment: Mapping[str, str]) -> list[ReplicaSet
             api_key=_secret(replica.api_key, environment),
             exclusive=replica.exclusive,
             compute_url=replica.compute_url,
+            ca=replica.tls.ca if replica.tls is not None else None,
         )
         for name, pool in config.pools.items()
         for number, replica in enumerate(pool.replicas)

@@ -13,7 +13,7 @@ from headworks.config import ledger_url, secret
 from headworks.config.checks_pools import POOL_CHECKS
 from headworks.config.document import Path
 from headworks.config.findings import Finding
-from headworks.config.schema import LEDGERS_IN_FORCE, SERVER_TLS_IN_FORCE, Config
+from headworks.config.schema import LEDGERS_IN_FORCE, Config
 from headworks.config.traffic import STEP_ACTIONS, PressureStep
 from headworks.config.values import ENVIRONMENT_NAME, address
 
@@ -315,13 +315,12 @@ def references(config: Config) -> Iterator[tuple[Path, str]]:
 def _exposure(config: Config, around: Surroundings) -> Iterator[Finding]:
     """H1: off loopback only with TLS and keys, unless told."""
     server = config.server
-    protected = server.tls is not None and SERVER_TLS_IN_FORCE
     ports = (
         ("listen", server.listen, bool(config.tenants), "tenants with keys", ("tenants",)),
         ("admin", server.admin, server.admin_key is not None, "an admin_key", ("server", "admin_key")),
     )
     for name, text, has_keys, keys, keys_path in ports:
-        missing = ([] if has_keys else [keys]) + ([] if protected else ["TLS"])
+        missing = ([] if has_keys else [keys]) + (["TLS"] if server.tls is None else [])
         if around.exposed_ok or address(text).is_loopback or not missing:
             continue
         advice = "listen on 127.0.0.1, or say --exposed if something in front protects it"

@@ -151,9 +151,6 @@ def json_schema() -> dict[str, Any]:
 LEDGERS_IN_FORCE = ("memory", "sqlite", "valkey")
 """Ledger schemes this version has. Another is refused: gateways that do not share one would each admit a whole budget."""
 
-SERVER_TLS_IN_FORCE = False
-"""Whether server.tls protects the ports. While it does not, it cannot excuse listening off loopback."""
-
 
 @dataclass(slots=True)
 class NotYet:
@@ -170,7 +167,6 @@ class NotYet:
 
 
 NOT_YET_IN_FORCE: tuple[NotYet, ...] = (
-    NotYet("server.tls", "both ports speak plain HTTP"),
     NotYet("classes.*.mode", "server.mode alone decides", but=("enforce",)),
     NotYet("classes.*.slo.goodput_ratio", "each promise decides by its own percentile"),
     NotYet("tenants.*.mode", "server.mode alone decides", but=("enforce",)),
@@ -179,5 +175,4 @@ NOT_YET_IN_FORCE: tuple[NotYet, ...] = (
     NotYet("pools.*.mirror", "nothing is copied"),
     NotYet("pools.*.gpu_price_per_h", "nothing is priced"),
     NotYet("pools.*.gpus", "nothing is priced"),
-    NotYet("pools.*.replicas.*.tls", "the system's certificate authorities are trusted"),
 )

@@ -33,6 +33,14 @@ class GuardSettings:
 
 
 @dataclass(slots=True)
+class TlsFiles:
+    """Certificate chain and key, PEM."""
+
+    cert: str
+    key: str
+
+
+@dataclass(slots=True)
 class ReplicaSettings:
     """How one engine is reached. `name` is `POOL/NUMBER`, as in the core's policy."""
 
@@ -46,6 +54,8 @@ class ReplicaSettings:
     exclusive: bool
     compute_url: str | None = None
     """Where an exporter shows the accelerator's compute use."""
+    ca: str | None = None
+    """File with the authorities that an https:// engine is verified by; None: the system's."""
 
 
 @dataclass(slots=True)
@@ -81,6 +91,8 @@ class Settings:
     listen: Address
     admin: Address
     admin_key: Secret | None
+    tls: TlsFiles | None
+    """For both ports; None: they speak plain HTTP."""
     limits: ConnectionLimits
     guard: GuardSettings
     drain_s: float

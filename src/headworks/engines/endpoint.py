@@ -24,12 +24,14 @@ _KEEPALIVE_OPTIONS = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT
 class Endpoint:
     """One engine's origin: how to connect to it and how to address a request to it."""
 
-    def __init__(self, url: str, api_key: str | None = None) -> None:
+    def __init__(self, url: str, api_key: str | None = None, ca: str | None = None) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment or parts.username:
             raise EngineError(f"{url!r} is no engine address: expected http://HOST:PORT or https://HOST:PORT")
         self.url = url
-        self.tls = ssl.create_default_context() if parts.scheme == "https" else None
+        self.tls = _verifying(url, ca) if parts.scheme == "https" else None
+        self.tls_failure = ""
+        """Why the last handshake failed, for whoever reports that there is no connection."""
         self._host = parts.hostname
         self._port = parts.port or (443 if self.tls else 80)
         self._path_before = parts.path.rstrip("/")
@@ -95,12 +97,27 @@ class Endpoint:
     async def _connect_to(self, address: tuple[str, int], protocol: Callable[[], asyncio.Protocol]) -> None:
         loop = asyncio.get_running_loop()
         server_name = self._host if self.tls else None
-        transport, _ = await loop.create_connection(protocol, address[0], address[1], ssl=self.tls, server_hostname=server_name)
+        host, port = address
+        try:
+            transport, _ = await loop.create_connection(protocol, host, port, ssl=self.tls, server_hostname=server_name)
+        except ssl.SSLError as error:
+            self.tls_failure = getattr(error, "verify_message", "") or error.reason or str(error)
+            raise
+        self.tls_failure = ""
         connection = transport.get_extra_info("socket")
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for name, seconds_or_count in _KEEPALIVE_OPTIONS:
             if hasattr(socket, name):
                 connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), seconds_or_count)
+
+
+def _verifying(url: str, ca: str | None) -> ssl.SSLContext:
+    """Certificates are verified, with their names: by the authorities in a file, or by the system's."""
+    try:
+        return ssl.create_default_context(cafile=ca)
+    except OSError as error:  # ssl.SSLError is one too
+        why = error.strerror or str(error)
+        raise EngineError(f"{ca} holds no certificate authorities for {url}: {why}") from None
 
 
 def _is_usable(address: str) -> bool:

@@ -15,8 +15,10 @@ from headworks.engines.vllm import VllmEngine
 class Adapter(Protocol):
     """Makes the adapter of one replica."""
 
-    def __call__(self, replica: str, url: str, clock_s: Callable[[], float], api_key: str | None = None) -> Engine:
-        """`api_key` is sent to this engine only."""
+    def __call__(
+        self, replica: str, url: str, clock_s: Callable[[], float], api_key: str | None = None, *, ca: str | None = None
+    ) -> Engine:
+        """`api_key` is sent to this engine only. `ca`: a file with the authorities that verify it, over https."""
         ...
 
 

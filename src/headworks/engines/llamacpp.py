@@ -54,10 +54,12 @@ CLOSE_S_MAX = 60.0
 class LlamaCppEngine:
     """One llama-server (`engines.base.Engine`)."""
 
-    def __init__(self, replica: str, url: str, clock_s: Callable[[], float], api_key: str | None = None) -> None:
+    def __init__(
+        self, replica: str, url: str, clock_s: Callable[[], float], api_key: str | None = None, *, ca: str | None = None
+    ) -> None:
         self.replica = replica
         self.evidence: tuple[str, ...] = ("E1", "E3a", "E3b", "E4")
-        self._endpoint = Endpoint(url, api_key)
+        self._endpoint = Endpoint(url, api_key, ca)
         self._clock_s = clock_s
         self._executions = Pool(self._endpoint, clock_s, close_s_max=CLOSE_S_MAX)
         self._looks = Pool(self._endpoint, clock_s)

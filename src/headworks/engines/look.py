@@ -80,7 +80,8 @@ async def look(pool: Pool, path: str) -> Seen:
     except TimeoutError:
         raise EngineError(f"GET {url}: no complete answer within {LOOK_S_MAX:g} s") from None
     except EngineError as error:
-        raise type(error)(f"GET {url}: {error}") from None
+        failure = pool.endpoint.tls_failure
+        raise type(error)(f"GET {url}: {error}" + (f": TLS: {failure}" if failure else "")) from None
     finally:
         # A connection with a late answer on it is of no use to the next look.
         call.discard()

@@ -30,9 +30,11 @@ class OpenAIEngine:
         clock_s: Callable[[], float],
         api_key: str | None = None,
         context_tokens: int | None = None,
+        *,
+        ca: str | None = None,
     ) -> None:
         self.replica = replica
-        self._endpoint = Endpoint(url, api_key)
+        self._endpoint = Endpoint(url, api_key, ca)
         self._clock_s = clock_s
         self._context_tokens = context_tokens
         self._executions = Pool(self._endpoint, clock_s, read_on_after_abort=True)

@@ -40,10 +40,12 @@ _BLOCK_TOKENS_UNKNOWN = 16
 class VllmEngine:
     """One vLLM server (`engines.base.Engine`)."""
 
-    def __init__(self, replica: str, url: str, clock_s: Callable[[], float], api_key: str | None = None) -> None:
+    def __init__(
+        self, replica: str, url: str, clock_s: Callable[[], float], api_key: str | None = None, *, ca: str | None = None
+    ) -> None:
         self.replica = replica
         self.evidence: tuple[str, ...] = ("E1", "E3a", "E3b", "E4")
-        self._endpoint = Endpoint(url, api_key)
+        self._endpoint = Endpoint(url, api_key, ca)
         self._clock_s = clock_s
         self._executions = Pool(self._endpoint, clock_s)
         self._looks = Pool(self._endpoint, clock_s)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import ssl
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,8 +22,15 @@ class AdminServer(uvicorn.Server):
         yield
 
 
-def admin_server(app: Any) -> AdminServer:
-    settings = uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off", timeout_graceful_shutdown=1)
+def admin_server(app: Any, tls: ssl.SSLContext | None = None) -> AdminServer:
+    settings = uvicorn.Config(
+        app,
+        log_level="warning",
+        access_log=False,
+        lifespan="off",
+        timeout_graceful_shutdown=1,
+        ssl_context_factory=None if tls is None else lambda config, default: tls,
+    )
     return AdminServer(settings)
 
 

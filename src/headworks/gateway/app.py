@@ -43,6 +43,7 @@ from headworks.gateway.replicas import Replicas
 from headworks.gateway.routes import methods
 from headworks.gateway.runner import Runner
 from headworks.gateway.standing import Standing, obstacles
+from headworks.gateway.tls import Certificates
 from headworks.gateway.usage import Others
 
 log = logging.getLogger("headworks.gateway")
@@ -109,8 +110,9 @@ class App:
             wall_s=clock.utc_s,
             counting=self.counting,
         )
-        self.server = parts.server(self.proxy.serve, settings, methods)
-        self._admin = admin_server(self._admin_app())
+        self.certificates = None if settings.tls is None else Certificates(settings.tls)
+        self.server = parts.server(self.proxy.serve, settings, methods, self.certificates)
+        self._admin = admin_server(self._admin_app(), None if self.certificates is None else self.certificates.context)
         self._epoch = ""
         """Which process a shared ledger was opened for."""
 
@@ -124,6 +126,8 @@ class App:
         self.runner.start()
         self.guard.start()
         self.key_watch.start()
+        if self.certificates is not None:
+            self.certificates.start()
         self.address = await self._listen()
         listening = admin_socket(self.settings.admin.host, self.settings.admin.port)
         self.admin_address = listening.getsockname()
@@ -147,6 +151,8 @@ class App:
         await self.runner.close()
         self.guard.close()
         self.key_watch.close()
+        if self.certificates is not None:
+            self.certificates.close()
         self.feed.close()
         self._admin.should_exit = True
         if self._admin_task is not None:
@@ -166,12 +172,15 @@ class App:
         return found + self.replicas.fixed(mine, settings)
 
     async def reload(self, policy: Policy, settings: Settings) -> None:
-        """Decide by another policy, for other keys, from now on. Every request sees one version.
+        """Decide by another policy, for other keys, from now on. Every request sees one version. Raises `EngineError`.
 
         Files are read first, aside; then everything changes in one turn of the loop. One at a time.
         """
         assert not self.fixed(settings), "the caller asked before"
         async with self.replicas.changing:
+            self.replicas.check(settings)
+            if self.certificates is not None:
+                self.certificates.refresh()
             self.replicas.configured = policy
             await self._take(self.replicas.policy(), settings)
 
@@ -300,7 +309,7 @@ class App:
         allow("replica", {*self.replicas.engines, *(one.name for pool in policy.pools.values() for one in pool.replicas)})
 
 
-ADDRESSES = ("listen", "admin", "ledger_url", "domain", "when_lost", "durability", "decision_log", "usage")
+ADDRESSES = ("listen", "admin", "tls", "ledger_url", "domain", "when_lost", "durability", "decision_log", "usage")
 SECRETS = ("admin_key", "keys_secret")
 REMEMBERED = ("remember_s", "replay_bytes_max", "replay_total_bytes_max")
 """Settings of what is kept for a repeated key."""

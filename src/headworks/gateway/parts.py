@@ -19,6 +19,7 @@ from headworks.gateway.error_shapes import OPENAI
 from headworks.gateway.every_answer import Headers
 from headworks.gateway.http import EdgeLimits, Server
 from headworks.gateway.http.server import Handler
+from headworks.gateway.tls import Certificates, Door
 from headworks.gateway.usage import UsageJournal
 
 log = logging.getLogger("headworks.gateway")
@@ -40,10 +41,23 @@ def equals(settings: Settings) -> Equals:
     return Equals(settings.replay_bytes_max, settings.replay_total_bytes_max, settings.remember_s, clock.now_s)
 
 
-def server(handler: Handler, settings: Settings, allowed: Callable[[str], tuple[str, ...] | None]) -> Server:
+def server(
+    handler: Handler,
+    settings: Settings,
+    allowed: Callable[[str], tuple[str, ...] | None],
+    certificates: Certificates | None,
+) -> Server:
     """The public port."""
-    limits = _edge_limits(settings)
-    return Server(handler, limits, allowed=allowed, clock_s=clock.now_s, error_body=_http_error, on_fault=_log_fault)
+    let_in = None if certificates is None else Door(certificates.context).let_in
+    return Server(
+        handler,
+        _edge_limits(settings),
+        allowed=allowed,
+        clock_s=clock.now_s,
+        error_body=_http_error,
+        on_fault=_log_fault,
+        let_in=let_in,
+    )
 
 
 def _log_is_lost(said: str) -> None:

@@ -55,6 +55,12 @@ class Replicas:
         moved = [one.name for one in known if self._addresses[one.name] != _address(one)]
         return found + [f"the address of {name} (a replica with another address wants another name)" for name in moved]
 
+    def check(self, settings: Settings) -> None:
+        """Whether those that are not known could be made, before anything is changed. Raises `EngineError`."""
+        for one in settings.replicas:
+            if one.name not in self.engines:
+                _engine(one)
+
     def policy(self) -> Policy:
         """The configuration's policy with what an operator told beside it."""
         policy = self.configured
@@ -109,9 +115,9 @@ class Replicas:
 
 def _engine(replica: ReplicaSettings) -> Engine:
     key = replica.api_key.reveal() if replica.api_key is not None else None
-    return ENGINES[replica.engine](replica.name, replica.url, clock.now_s, key)
+    return ENGINES[replica.engine](replica.name, replica.url, clock.now_s, key, ca=replica.ca)
 
 
 def _address(replica: ReplicaSettings) -> tuple[object, ...]:
     """What a connection to it was made with."""
-    return replica.url, replica.engine, replica.api_key, replica.compute_url
+    return replica.url, replica.engine, replica.api_key, replica.compute_url, replica.ca

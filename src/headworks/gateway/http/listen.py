@@ -11,12 +11,13 @@ import os
 import socket
 import stat
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
 from headworks.gateway.http.limits import EdgeLimits
 
+LetIn = Callable[[Callable[[], Any], socket.socket], Coroutine[Any, Any, Any]]
 ACCEPTED_PER_TURN_MAX = 64
 _PROBES = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
 PAUSE_S = 0.1
@@ -24,11 +25,12 @@ PAUSE_S = 0.1
 
 
 class Listener:
-    """Accepts from one socket. `connection` makes a protocol for a peer: its address, or `unix`."""
+    """Accepts from one socket. `make` makes a protocol for a peer: its address, or `unix`. `let_in`: over TLS."""
 
-    def __init__(self, listening: socket.socket, limits: EdgeLimits, connection: Callable[[str], Any]) -> None:
-        self._listening, self._connection, self._descriptors_max = listening, connection, limits.descriptors_max
+    def __init__(self, listening: socket.socket, limits: EdgeLimits, make: Callable[[str], Any], let_in: LetIn | None) -> None:
+        self._listening, self._connection, self._descriptors_max = listening, make, limits.descriptors_max
         self._loop = asyncio.get_running_loop()
+        self._let_in = let_in or self._loop.connect_accepted_socket
         self._connecting: set[asyncio.Task[None]] = set()
         self._pause: asyncio.TimerHandle | None = None
         self._spare: int | None = None
@@ -72,7 +74,7 @@ class Listener:
 
     async def _connect(self, accepted: socket.socket, peer: str) -> None:
         try:
-            await self._loop.connect_accepted_socket(lambda: self._connection(peer), accepted)
+            await self._let_in(lambda: self._connection(peer), accepted)
         except OSError:
             accepted.close()
 
@@ -94,8 +96,7 @@ class Listener:
 async def listen_on_port(host: str, port: int, shared: bool = False) -> list[socket.socket]:
     """One socket an address, IPv6 apart from IPv4: a peer's address reads as what it is. `shared`: beside other processes."""
     loop = asyncio.get_running_loop()
-    name = None if host == "*" else host
-    found = await loop.getaddrinfo(name, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    found = await loop.getaddrinfo(None if host == "*" else host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     sockets: list[socket.socket] = []
     with contextlib.ExitStack() as opened:
         for family, kind, protocol, _, address in dict.fromkeys(found):

@@ -19,7 +19,7 @@ from headworks.gateway.http.connection import Connection
 from headworks.gateway.http.deadlines import DeadlineWheel
 from headworks.gateway.http.exchange import Exchange
 from headworks.gateway.http.limits import EdgeLimits, HttpError
-from headworks.gateway.http.listen import Listener, listen_on_path, listen_on_port
+from headworks.gateway.http.listen import LetIn, Listener, listen_on_path, listen_on_port
 
 Handler = Callable[[Exchange], Coroutine[Any, Any, None]]
 ErrorBody = Callable[[int, str, str, str], tuple[list[tuple[bytes, bytes]], bytes]]
@@ -49,9 +49,9 @@ class Server:
         clock_s: Callable[[], float],
         error_body: ErrorBody,
         on_fault: Callable[[BaseException], None] | None = None,
+        let_in: LetIn | None = None,
     ) -> None:
-        self._handler = handler
-        self._on_fault = on_fault
+        self._handler, self._on_fault, self._let_in = handler, on_fault, let_in
         self.limits = limits
         self.allowed = allowed
         """The methods a path takes, or None for a path that is not there. It always says the same of the same path."""
@@ -88,7 +88,7 @@ class Server:
         else:
             sockets = await listen_on_port(host or "127.0.0.1", port)
         for listening in sockets:
-            self._listeners.append(Listener(listening, self.limits, lambda peer: Connection(self, peer)))
+            self._listeners.append(Listener(listening, self.limits, lambda peer: Connection(self, peer), self._let_in))
         return [listening.getsockname() for listening in sockets]
 
     def stop_accepting(self) -> None:
@@ -219,8 +219,7 @@ class Server:
         """To bytes that are no request, or for which there is no place: the connection ends with it."""
         headers, body = self._counted_error(error, "")
         first = self.first_lines.of(error.status, self.clock_s())
-        length = b"Content-Length: %d\r\n\r\n" % len(body)
-        return b"".join((first, header_lines(headers), CLOSE_LINE, length, body))
+        return b"".join((first, header_lines(headers), CLOSE_LINE, b"Content-Length: %d\r\n\r\n" % len(body), body))
 
     def _counted_error(self, error: HttpError, path: str) -> tuple[list[tuple[bytes, bytes]], bytes]:
         self.counters.errors[error.status] = self.counters.errors.get(error.status, 0) + 1
