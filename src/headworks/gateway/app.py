@@ -8,7 +8,9 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import os
 import secrets
+import socket
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
@@ -20,7 +22,7 @@ from headworks.core.gate import Gate
 from headworks.core.policy import Policy
 from headworks.core.types import Charge, Owner, RequestKey
 from headworks.engines.base import Engine
-from headworks.gateway import clock, parts, stores
+from headworks.gateway import clock, inherited, parts, stores
 from headworks.gateway.accounts import WORKER, Accounts, Records
 from headworks.gateway.admin import admin_app
 from headworks.gateway.admin_server import admin_server, admin_socket
@@ -29,7 +31,7 @@ from headworks.gateway.counting import Counting
 from headworks.gateway.explanations import Explanations
 from headworks.gateway.feed import Feed
 from headworks.gateway.guard import Guard
-from headworks.gateway.http.listen import listen_on_port
+from headworks.gateway.http.listen import listen_on_port, set_options
 from headworks.gateway.key_watch import KeyWatch
 from headworks.gateway.ledger_desk import LedgerDesk
 from headworks.gateway.log_facts import Facts
@@ -128,18 +130,25 @@ class App:
         self.key_watch.start()
         if self.certificates is not None:
             self.certificates.start()
-        self.address = await self._listen()
-        listening = admin_socket(self.settings.admin.host, self.settings.admin.port)
+        handed = inherited.inherited(os.environ)
+        self.address = await self._listen(handed.get(inherited.PUBLIC, []))
+        admin = self.settings.admin
+        at_hand = inherited.checked(handed.get(inherited.ADMIN, []), "admin", admin)
+        listening = at_hand[0] if at_hand else admin_socket(admin.host, admin.port)
         self.admin_address = listening.getsockname()
         self._admin_task = asyncio.create_task(self._admin.serve(sockets=[listening]))
         gc.collect()
         gc.freeze()
         gc.set_threshold(GC_THRESHOLD, 50, 100)
 
-    async def _listen(self) -> Any:
-        """On the public port: alone, or beside the other workers of this host."""
+    async def _listen(self, handed: list[socket.socket]) -> Any:
+        """On the public port: on sockets that were handed over, alone, or beside the other workers of this host."""
         listen = self.settings.listen
-        sockets = await listen_on_port(listen.host, listen.port, shared=self.settings.workers > 1)
+        sockets = inherited.checked(handed, "listen", listen)
+        for one in sockets:
+            set_options(one, shared=False)
+        if not sockets:
+            sockets = await listen_on_port(listen.host, listen.port, shared=self.settings.workers > 1)
         names = [(await self.server.start(sock=one))[0] for one in sockets]
         return names[0]
 

@@ -103,14 +103,14 @@ async def listen_on_port(host: str, port: int, shared: bool = False) -> list[soc
             if port == 0 and sockets:  # All addresses of one host share the port that the first one was given.
                 address = (address[0], sockets[0].getsockname()[1], *address[2:])
             listening = opened.enter_context(socket.socket(family, kind, protocol))
-            _set_options(listening, shared)
+            set_options(listening, shared)
             listening.bind(address)
             sockets.append(listening)
         opened.pop_all()
     return sockets
 
 
-def _set_options(listening: socket.socket, shared: bool) -> None:
+def set_options(listening: socket.socket, shared: bool) -> None:
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, shared)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
