@@ -25,6 +25,7 @@ SUFFIX = EXTENSION_SUFFIXES[0]
 COMPILED = (
     "core/*.py",
     "engines/base.py",
+    "engines/outbox.py",
     "engines/pool.py",
     "engines/response.py",
     "gateway/accounts.py",

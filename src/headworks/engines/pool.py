@@ -17,6 +17,7 @@ from typing import cast
 
 from headworks.engines.base import Listener, Passage
 from headworks.engines.endpoint import Endpoint
+from headworks.engines.outbox import Outbox
 from headworks.engines.response import FRAME_BYTES_MAX, FRAME_HEADS, AnswerReader, BrokenAnswer
 
 CONNECTIONS_MAX = 4_096
@@ -39,6 +40,7 @@ class Pool:
         endpoint: Endpoint,
         clock_s: Callable[[], float],
         *,
+        outbox: Outbox | None = None,
         read_on_after_abort: bool = False,
         connections_max: int = CONNECTIONS_MAX,
         close_s_max: float = CLOSE_S_MAX,
@@ -46,6 +48,7 @@ class Pool:
     ) -> None:
         self.endpoint = endpoint
         self.clock_s = clock_s
+        self._outbox = outbox or Outbox()
         self.read_on_after_abort = read_on_after_abort
         """The engine is not told; its answer is read to the end, which is all the proof it can give."""
         self.close_s_max = close_s_max
@@ -59,13 +62,18 @@ class Pool:
         self._closed = False
 
     def send(self, head: bytes, body: bytes, send_before_s: float, listener: Listener) -> Call:
-        """Write one request as soon as there is a connection; the listener hears everything else."""
-        call = Call(send_before_s, listener)
+        """Write one request when this turn is over, or as soon as there is a connection; the listener hears everything else."""
+        call = Call(self, head, body, send_before_s, listener)
+        self._outbox.hold(call)
+        return call
+
+    def write(self, call: Call, head: bytes, body: bytes) -> None:
+        """For a call: its turn is over."""
         idle = self._idle
         while idle:
             connection = idle.pop()
             if connection.write_if_fresh(call, head, body):
-                return call
+                return
             connection.close()
         if self.connections_count >= self.connections_max or self._closed:
             call.give_up("connect")
@@ -74,7 +82,6 @@ class Pool:
             task = asyncio.get_running_loop().create_task(self._connect_and_write(call, head, body))
             self._connecting.add(task)
             task.add_done_callback(self._connecting.discard)
-        return call
 
     async def _connect_and_write(self, call: Call, head: bytes, body: bytes) -> None:
         connection = Connection(self)
@@ -134,9 +141,12 @@ class Pool:
 class Call:
     """One request and what became of it. The listener gets its last word exactly once, from the loop."""
 
-    __slots__ = ("aborted", "connection", "is_over", "is_paused", "listener", "send_before_s")
+    __slots__ = ("_body", "_head", "_pool", "aborted", "connection", "is_over", "is_paused", "listener", "send_before_s")
 
-    def __init__(self, send_before_s: float, listener: Listener) -> None:
+    def __init__(self, pool: Pool, head: bytes, body: bytes, send_before_s: float, listener: Listener) -> None:
+        self._pool = pool
+        self._head = head
+        self._body = body
         self.send_before_s = send_before_s
         self.listener = listener
         self.connection: Connection | None = None
@@ -146,6 +156,18 @@ class Call:
         self.aborted = False
         self.is_over = False
         """`on_not_sent`, `on_end` or `on_lost` is said or scheduled, or `on_closed` was said in its place."""
+
+    def send(self) -> None:
+        """See `Held.send`. Whoever left in this very turn has nothing written for it."""
+        if self.is_over:
+            return
+        head, body, self._head, self._body = self._head, self._body, b"", b""
+        try:
+            self._pool.write(self, head, body)
+        except Exception:  # nobody can say whether any of it went out
+            self.is_over = True
+            self.listener.on_lost("a fault of ours")
+            raise
 
     def give_up(self, reason: str) -> None:
         """Nothing was written and nothing will be."""

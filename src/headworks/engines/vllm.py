@@ -23,6 +23,7 @@ from headworks.engines.base import EngineError, Listener
 from headworks.engines.endpoint import Endpoint
 from headworks.engines.look import look, look_at_models, look_at_routes
 from headworks.engines.metrics_text import series, summed_by, value
+from headworks.engines.outbox import Outbox
 from headworks.engines.pool import Call, Pool
 
 _RUNNING = b"vllm:num_requests_running"
@@ -41,13 +42,20 @@ class VllmEngine:
     """One vLLM server (`engines.base.Engine`)."""
 
     def __init__(
-        self, replica: str, url: str, clock_s: Callable[[], float], api_key: str | None = None, *, ca: str | None = None
+        self,
+        replica: str,
+        url: str,
+        clock_s: Callable[[], float],
+        api_key: str | None = None,
+        *,
+        ca: str | None = None,
+        outbox: Outbox | None = None,
     ) -> None:
         self.replica = replica
         self.evidence: tuple[str, ...] = ("E1", "E3a", "E3b", "E4")
         self._endpoint = Endpoint(url, api_key, ca)
         self._clock_s = clock_s
-        self._executions = Pool(self._endpoint, clock_s)
+        self._executions = Pool(self._endpoint, clock_s, outbox=outbox)
         self._looks = Pool(self._endpoint, clock_s)
 
     def run(self, execution: str, path: str, body: bytes, send_before_s: float, listener: Listener) -> Call:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from headworks.engines.outbox import Outgoing
 from headworks.gateway.http.answer import (
     CHUNKED_LINES,
     CLOSE_LINE,
@@ -46,7 +47,7 @@ class Exchange:
     """
 
     _connection: Connection
-    _transport: asyncio.Transport
+    _transport: Outgoing
     _line: RequestLine
     method: str
     path: str

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from headworks.engines.outbox import Outbox
 from headworks.gateway.http.answer import CLOSE_LINE, FirstLines, header_lines
 from headworks.gateway.http.connection import Connection
 from headworks.gateway.http.deadlines import DeadlineWheel
@@ -50,9 +51,11 @@ class Server:
         error_body: ErrorBody,
         on_fault: Callable[[BaseException], None] | None = None,
         let_in: LetIn | None = None,
+        outbox: Outbox | None = None,
     ) -> None:
         self._handler, self._on_fault, self._let_in = handler, on_fault, let_in
         self.limits = limits
+        self.outbox = outbox or Outbox()
         self.allowed = allowed
         """The methods a path takes, or None for a path that is not there. It always says the same of the same path."""
         self.clock_s = clock_s
