@@ -3,13 +3,13 @@
     who asks → may it ask for that → what does it ask for, until when → admitted, or refused with numbers → relayed
 
 `serve` reads in that order. What may hold anything (a place in the queue, a reservation, an engine connection) is held
-from `runner.admit(call)` on, and `call.leave()` at the end gives it back on every way out, an exception included.
+from `runner.admit(call)` on, and `call.leave()` gives it back on every way out but the answer, an exception included.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
 
 from headworks.core import effects, events
 from headworks.core.policy import INFINITE_S, ClassPolicy, Policy
@@ -84,8 +84,8 @@ class Proxy:
         """Requests that arrive from now on are read by the new policy."""
         self._policy = policy
 
-    async def serve(self, exchange: Exchange) -> None:
-        """Answer one request, whatever becomes of it."""
+    def serve(self, exchange: Exchange) -> Coroutine[Any, Any, None] | None:
+        """Answer one request, whatever becomes of it. What it has to wait for, and only that, is in the coroutine."""
         self._count += 1
         own_id = f"{self._prefix}{self._count:x}"
         headers = exchange.headers
@@ -94,33 +94,56 @@ class Proxy:
         identity = self._keys.identify(credential(headers), exchange.peer, exchange.received_s)
         if isinstance(identity, Denied):
             exchange.respond(*reply.denied(identity.reason, ids, FAILURES_MAX, identity.retry_after_s, self.wall_s()))
-            return
+            return None
         if dialect is None:
-            await self._serve_plain(exchange, identity, own_id, ids)
-            return
+            return self._serve_plain(exchange, identity, own_id, ids)
         service_class = class_asked(headers, identity, self._policy)
         if service_class is None:
             self.fail(exchange, "forbidden", ids, subject=class_refused(headers))
-            return
+            return None
         if (overload := self._guard.refuses(service_class)) is not None:
             exchange.respond(*reply.shed(overload, ids, self.wall_s()))
-            return
-        body = exchange.body_ready
-        if body is None:
-            body = await exchange.read_body()
+            return None
+        if exchange.body_ready is None:
+            return self._read_and_ask(exchange, dialect, own_id, ids, identity, service_class)
+        return self._ask(exchange, dialect, exchange.body_ready, own_id, ids, identity, service_class)
+
+    async def _read_and_ask(
+        self, exchange: Exchange, dialect: Dialect, own_id: str, ids: Ids, identity: Identity, service_class: ClassPolicy
+    ) -> None:
+        body = await exchange.read_body()
+        counted = self._ask(exchange, dialect, body, own_id, ids, identity, service_class)
+        if counted is not None:
+            await counted
+
+    def _ask(
+        self,
+        exchange: Exchange,
+        dialect: Dialect,
+        body: bytes,
+        own_id: str,
+        ids: Ids,
+        identity: Identity,
+        service_class: ClassPolicy,
+    ) -> Coroutine[Any, Any, None] | None:
+        """Hand over what its body asks for; first its prompt is counted, where a tokenizer says how long that is."""
         call = self.call(exchange, dialect, body, own_id, ids, identity, service_class)
         if call is None:
-            return
-        if REQUEST_ID in headers and ids.request_id is headers[REQUEST_ID]:
+            return None
+        if REQUEST_ID in exchange.headers and ids.request_id is exchange.headers[REQUEST_ID]:
             self._own.note(own_id, call.request.key, ids.request_id.decode("latin-1"))
         if self.counting is not None and call.parsed.prompt_tokens is None:
-            call.request = await self.counting.sized(call.request, call.parsed, self._policy, self._runner.gate.unsure)
+            return self._count_and_admit(call, self.counting)
+        self._admit(call)
+        return None
+
+    async def _count_and_admit(self, call: ProxyCall, counting: Counting) -> None:
+        call.request = await counting.sized(call.request, call.parsed, self._policy, self._runner.gate.unsure)
+        self._admit(call)
+
+    def _admit(self, call: ProxyCall) -> None:
         self._runner.admit(call)
-        try:
-            exchange.on_gone(call.leave)
-            await call
-        finally:
-            call.leave()
+        call.exchange.promise(call.leave)
 
     async def _serve_plain(self, exchange: Exchange, identity: Identity, own_id: str, ids: Ids) -> None:
         """What asks for no work now."""
@@ -304,8 +327,7 @@ class ProxyCall:
 
     # fmt: off
     __slots__ = (
-        "_asyncio_future_blocking", "_fault", "_proxy", "_runner", "_waiter", "audience", "dialect", "equal", "exchange",
-        "idle_s", "ids", "over", "parsed", "request",
+        "_proxy", "_runner", "audience", "dialect", "equal", "exchange", "idle_s", "ids", "over", "parsed", "request",
     )
     # fmt: on
 
@@ -332,11 +354,6 @@ class ProxyCall:
         self.equal = equal
         """What an equal request of its tenant is called, where its class may be answered from memory."""
         self.over = False
-        self._asyncio_future_blocking = False
-        self._waiter: Callable[[ProxyCall], object] | None = None
-        """Whoever waits for the end."""
-        self._fault: BaseException | None = None
-        """What ends the waiting in place of the end."""
         self.audience: Audience | None = None
 
     def send(self, engine: Engine, run: effects.Run) -> Follow:
@@ -365,32 +382,11 @@ class ProxyCall:
         """The client has had its whole answer, whatever it was."""
         self.over = True
         self._runner.forget(self.request.id)
-        self._wake()
-
-    # As what its handler awaits, in place of a future: it goes on in the very turn in which the call is over.
-
-    def __await__(self) -> Generator[ProxyCall, None, None]:
-        if not self.over and self._fault is None:
-            yield self
-        if self._fault is not None:
-            raise self._fault
-
-    def add_done_callback(self, callback: Callable[[ProxyCall], object]) -> None:
-        self._waiter = callback
-
-    def cancel(self) -> None:
-        self._fault = asyncio.CancelledError()
-        self._wake()
 
     def fail(self, fault: Exception) -> None:
-        """It goes to whoever waits for the end, and so to the port, which answers for us."""
-        self._fault = fault
-        self._wake()
-
-    def _wake(self) -> None:
-        waiter, self._waiter = self._waiter, None
-        if waiter is not None:
-            waiter(self)
+        """The port answers for us, and what was held is given back."""
+        self.leave()
+        self.exchange.fail(fault)
 
     def leave(self) -> None:
         """The client has gone, if it is not over yet."""

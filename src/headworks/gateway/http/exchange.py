@@ -4,17 +4,15 @@ The exchange owns the framing of the answer. A handler says `respond`, or `start
 the client meanwhile, these calls stay safe and do nothing once `gone` is set. An answer that cannot be finished is
 aborted: the client must see a broken connection, never a clean end.
 
-It also runs its handler, from one future to the next. What an `asyncio.Task` does beyond that costs more than the rest of
-an ordinary request's stay: the first step waits for another turn of the loop, and every task is entered in a table of all
-tasks. Handlers await futures and `asyncio.sleep`; what needs a current task (`asyncio.timeout`) needs a task of its own.
+Its handler is called where the request came in: it answers, has somebody promise to, or goes on as a task if it has to wait.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from headworks.engines.outbox import Outgoing
 from headworks.gateway.http.answer import (
@@ -56,14 +54,13 @@ class Exchange:
     body_ready: bytes | None
     _body: RequestBody | None
     received_s: float
-    coroutine: Coroutine[Any, Any, None] | None = None
-    """The handler, until it has ended."""
-    _awaited: asyncio.Future[Any] | None = None
-    _cancelled: bool = False
-    """While it ran: what it awaits next is cancelled."""
+    task: asyncio.Task[None] | None = None
+    """Its handler, where that has to wait for something, until it has ended."""
     started: bool = False
     chunked: bool = False
     finished: bool = False
+    promised: bool = False
+    """Whoever promised the answer gives it, or says `fail`; the handler may end before."""
     gone_reason: str = ""
     """Set once the client is gone."""
     _open: bool = False
@@ -74,34 +71,18 @@ class Exchange:
 
     # The handler.
 
-    def step(self, _woken: object = None) -> None:
-        """Runs it until it awaits something that is not there yet; called again when that is there."""
-        coroutine = self.coroutine
-        assert coroutine is not None, "it has not ended"
-        self._awaited = None
-        try:
-            awaited = coroutine.send(None)
-            if awaited is None:  # `asyncio.sleep(0)`: a turn of the loop.
-                awaited = asyncio.get_running_loop().create_future()
-                asyncio.get_running_loop().call_soon(_wake, awaited)
-            else:
-                awaited._asyncio_future_blocking = False  # How a future learns that it was taken up.
-            self._awaited = awaited
-            awaited.add_done_callback(self.step)
-            if self._cancelled:
-                self._cancelled = False
-                awaited.cancel()
-        except StopIteration:
-            self._connection.server.handler_ended(self, None)
-        except (Exception, asyncio.CancelledError) as error:
-            self._connection.server.handler_ended(self, error)
+    def handler_done(self, task: asyncio.Task[None]) -> None:
+        """It was one that had to wait."""
+        self._connection.server.handler_ended(self, asyncio.CancelledError() if task.cancelled() else task.exception())
 
-    def cancel(self) -> None:
-        """What its handler awaits is cancelled, and so the handler hears of it."""
-        if self._awaited is None:
-            self._cancelled = True
-        else:
-            self._awaited.cancel()
+    def promise(self, left: Callable[[], None]) -> None:
+        """Somebody else gives the answer, whatever happens, and the handler need not wait for it. `left`: see `on_gone`."""
+        self.promised = True
+        self.on_gone(left)
+
+    def fail(self, fault: BaseException) -> None:
+        """A promise that cannot be kept, which is a fault of ours."""
+        self._connection.server.handler_ended(self, fault)
 
     # The client.
 
@@ -255,6 +236,7 @@ class Exchange:
     def _end(self) -> None:
         """Those who asked to be told things point here as well: parted, both go without the garbage collector."""
         self.finished, self._open, self._gone_callbacks, self._on_flow = True, False, (), None
+        self._connection.server.exchange_over(self)
 
     def _check_started(self) -> None:
         if not self.started:
@@ -271,6 +253,7 @@ class Exchange:
         callbacks, self._gone_callbacks, self._on_flow = self._gone_callbacks, (), None
         for callback in callbacks:
             self._connection.guarded(callback)
+        self._connection.server.exchange_over(self)
 
     def flow(self) -> None:
         """The write buffer passed its mark, up or down."""
@@ -278,8 +261,3 @@ class Exchange:
         if self._on_flow is not None:
             pause, resume = self._on_flow
             (pause if self._paused else resume)()
-
-
-def _wake(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)
