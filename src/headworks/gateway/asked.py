@@ -16,6 +16,18 @@ ID = re.compile(rb"[A-Za-z0-9_.:-]{1,128}")
 """What a client may call its request; anything else is replaced by an id of ours."""
 
 
+class Asker:
+    """Who asks, and for which class: found once for a head that a connection repeats, while keys and policy stay the same."""
+
+    __slots__ = ("identity", "keys_number", "policy", "service_class")
+
+    def __init__(self, identity: Identity, service_class: ClassPolicy, keys_number: int, policy: Policy) -> None:
+        self.identity = identity
+        self.service_class = service_class
+        self.keys_number = keys_number
+        self.policy = policy
+
+
 def ids_of(headers: Mapping[bytes, bytes], own_id: str, shape: str = OPENAI) -> Ids:
     """The client's own names where they are fit to be repeated, else ours."""
     own = own_id.encode()

@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Protocol
 
 from headworks.gateway.error_shapes import error_event
-from headworks.gateway.every_answer import KEPT_FROM_ENGINE, Headers, Ids
+from headworks.gateway.every_answer import KEPT_FROM_ENGINE, Headers, Ids, kept_headers
 from headworks.gateway.http.answer import header_lines
 from headworks.gateway.reply import Answer, failure
 
@@ -318,8 +318,13 @@ class Audience:
 
     def _head(self, headers: Headers | bytes) -> Headers | bytes:
         """What of the engine's head a client gets to see, and then its own."""
-        head = [pair for pair in self._engine_headers if pair[0] in KEPT_FROM_ENGINE]
-        return b"".join(map(_line, head)) + headers if isinstance(headers, bytes) else head + headers
+        if not isinstance(headers, bytes):
+            return [*kept_headers(self._engine_headers), *headers]
+        kept = b""
+        for pair in self._engine_headers:
+            if pair[0] in KEPT_FROM_ENGINE:
+                kept += _line(pair)
+        return kept + headers
 
     def _keep(self, payload: bytes) -> None:
         if self._kept is None:

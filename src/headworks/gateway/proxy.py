@@ -18,7 +18,7 @@ from headworks.engines.base import Engine
 from headworks.gateway import reply
 from headworks.gateway.admit import SESSION, Admit, is_admit, session_of
 from headworks.gateway.answers import Answers
-from headworks.gateway.asked import REQUEST_ID, RETRY_COUNT, class_asked, class_refused, credential, ids_of, retries
+from headworks.gateway.asked import REQUEST_ID, RETRY_COUNT, Asker, class_asked, class_refused, credential, ids_of, retries
 from headworks.gateway.assembly import Assembled
 from headworks.gateway.audience import Audience
 from headworks.gateway.counting import Counting
@@ -91,43 +91,51 @@ class Proxy:
         headers = exchange.headers
         dialect = DIALECTS.get(exchange.path)
         ids = ids_of(headers, own_id, OPENAI if dialect is None else dialect.shape)
-        identity = self._keys.identify(credential(headers), exchange.peer, exchange.received_s)
-        if isinstance(identity, Denied):
-            exchange.respond(*reply.denied(identity.reason, ids, FAILURES_MAX, identity.retry_after_s, self.wall_s()))
-            return None
         if dialect is None:
-            return self._serve_plain(exchange, identity, own_id, ids)
-        service_class = class_asked(headers, identity, self._policy)
-        if service_class is None:
-            self.fail(exchange, "forbidden", ids, subject=class_refused(headers))
-            return None
-        if (overload := self._guard.refuses(service_class)) is not None:
+            identity = self._identified(exchange, ids)
+            return None if identity is None else self._serve_plain(exchange, identity, own_id, ids)
+        asker = exchange.head.known
+        if type(asker) is not Asker or asker.policy is not self._policy or asker.keys_number != self._keys.number:
+            asker = exchange.head.known = self._asker(exchange, ids)
+            if asker is None:
+                return None
+        if (overload := self._guard.refuses(asker.service_class)) is not None:
             exchange.respond(*reply.shed(overload, ids, self.wall_s()))
             return None
         if exchange.body_ready is None:
-            return self._read_and_ask(exchange, dialect, own_id, ids, identity, service_class)
-        return self._ask(exchange, dialect, exchange.body_ready, own_id, ids, identity, service_class)
+            return self._read_and_ask(exchange, dialect, own_id, ids, asker)
+        return self._ask(exchange, dialect, exchange.body_ready, own_id, ids, asker)
 
-    async def _read_and_ask(
-        self, exchange: Exchange, dialect: Dialect, own_id: str, ids: Ids, identity: Identity, service_class: ClassPolicy
-    ) -> None:
+    def _identified(self, exchange: Exchange, ids: Ids) -> Identity | None:
+        """Whose key it is; None if that was answered."""
+        identity = self._keys.identify(credential(exchange.headers), exchange.peer, exchange.received_s)
+        if not isinstance(identity, Denied):
+            return identity
+        exchange.respond(*reply.denied(identity.reason, ids, FAILURES_MAX, identity.retry_after_s, self.wall_s()))
+        return None
+
+    def _asker(self, exchange: Exchange, ids: Ids) -> Asker | None:
+        """Who asks, and for which class; None if that was answered."""
+        identity = self._identified(exchange, ids)
+        if identity is None:
+            return None
+        service_class = class_asked(exchange.headers, identity, self._policy)
+        if service_class is None:
+            self.fail(exchange, "forbidden", ids, subject=class_refused(exchange.headers))
+            return None
+        return Asker(identity, service_class, self._keys.number, self._policy)
+
+    async def _read_and_ask(self, exchange: Exchange, dialect: Dialect, own_id: str, ids: Ids, asker: Asker) -> None:
         body = await exchange.read_body()
-        counted = self._ask(exchange, dialect, body, own_id, ids, identity, service_class)
+        counted = self._ask(exchange, dialect, body, own_id, ids, asker)
         if counted is not None:
             await counted
 
     def _ask(
-        self,
-        exchange: Exchange,
-        dialect: Dialect,
-        body: bytes,
-        own_id: str,
-        ids: Ids,
-        identity: Identity,
-        service_class: ClassPolicy,
+        self, exchange: Exchange, dialect: Dialect, body: bytes, own_id: str, ids: Ids, asker: Asker
     ) -> Coroutine[Any, Any, None] | None:
         """Hand over what its body asks for; first its prompt is counted, where a tokenizer says how long that is."""
-        call = self.call(exchange, dialect, body, own_id, ids, identity, service_class)
+        call = self.call(exchange, dialect, body, own_id, ids, asker.identity, asker.service_class)
         if call is None:
             return None
         if REQUEST_ID in exchange.headers and ids.request_id is exchange.headers[REQUEST_ID]:
@@ -267,7 +275,8 @@ class Proxy:
         audience = call.audience
         keeps = call.equal is not None and run.variant is None and not shared
         if audience is None:
-            audience = self.answers.open(execution.id) if shared else Audience(self.wall_s, *self.equals.memory(keeps))
+            own = self.equals.open(self.wall_s) if keeps else Audience(self.wall_s)
+            audience = self.answers.open(execution.id) if shared else own
         elif shared:
             self.answers.send_on(execution.id, audience)
         audience.degraded = run.decision.degraded
@@ -325,11 +334,7 @@ class Proxy:
 class ProxyCall:
     """One request at the public port, as the runner sees it (`runner.Call`)."""
 
-    # fmt: off
-    __slots__ = (
-        "_proxy", "_runner", "audience", "dialect", "equal", "exchange", "idle_s", "ids", "over", "parsed", "request",
-    )
-    # fmt: on
+    __slots__ = ("_proxy", "_runner", "audience", "dialect", "equal", "exchange", "idle_s", "ids", "over", "parsed", "request")
 
     def __init__(
         self,

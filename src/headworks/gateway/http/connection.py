@@ -198,7 +198,7 @@ class Connection:
         self._body = body
         now_s = server.clock_s()
         exchange = self._exchange = Exchange(
-            self, self._transport, line, line.method, line.path, fields, self.peer, body_ready, body, now_s
+            self, self._transport, head, line.method, line.path, fields, self.peer, body_ready, body, now_s
         )
         if self.write_paused:
             exchange.flow()

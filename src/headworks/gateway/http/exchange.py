@@ -24,7 +24,7 @@ from headworks.gateway.http.answer import (
     header_lines,
 )
 from headworks.gateway.http.body import RequestBody
-from headworks.gateway.http.head import RequestLine
+from headworks.gateway.http.head import Head
 from headworks.gateway.http.limits import Headers
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class Exchange:
 
     _connection: Connection
     _transport: Outgoing
-    _line: RequestLine
+    head: Head
     method: str
     path: str
     headers: dict[bytes, bytes]
@@ -89,7 +89,7 @@ class Exchange:
     @property
     def query(self) -> str:
         """As it came, not decoded."""
-        return self._line.query
+        return self.head.line.query
 
     @property
     def gone(self) -> bool:
@@ -148,7 +148,7 @@ class Exchange:
     def start(self, status: int, headers: Headers | bytes, length: int | None) -> None:
         """Begins an answer of `length` bytes; None: chunked, or ended by closing where the client speaks HTTP/1.0."""
         has_body = self.method != "HEAD" and status not in WITHOUT_LENGTH
-        chunked = length is None and has_body and not self._line.http_1_0
+        chunked = length is None and has_body and not self.head.line.http_1_0
         if length is not None and status not in WITHOUT_LENGTH:
             framing = b"Content-Length: %d\r\n\r\n" % length
         else:
@@ -178,7 +178,7 @@ class Exchange:
             connection.keep_alive = False
             ours = CLOSE_LINE
         else:
-            ours = KEEP_ALIVE_LINE if self._line.http_1_0 else b""
+            ours = KEEP_ALIVE_LINE if self.head.line.http_1_0 else b""
         self.started = True
         self._transport.write(b"".join((server.first_lines.of(status, now_s), fields, ours, framing, body)))
 
