@@ -27,11 +27,12 @@ import msgspec
 
 from headworks.core.types import Capacity, ReplicaSample
 from headworks.engines.base import EngineError, Listener
+from headworks.engines.call import Call
 from headworks.engines.endpoint import Endpoint
 from headworks.engines.look import Seen, look, look_at_json, look_at_models
 from headworks.engines.metrics_text import value
 from headworks.engines.outbox import Outbox
-from headworks.engines.pool import Call, Pool
+from headworks.engines.pool import Pool
 
 _RUNNING = b"llamacpp:requests_processing"
 _WAITING = b"llamacpp:requests_deferred"

@@ -10,10 +10,11 @@ from collections.abc import Callable
 
 from headworks.core.types import Capacity, ReplicaSample
 from headworks.engines.base import Listener
+from headworks.engines.call import Call
 from headworks.engines.endpoint import Endpoint
 from headworks.engines.look import look_at_models
 from headworks.engines.outbox import Outbox
-from headworks.engines.pool import Call, Pool
+from headworks.engines.pool import Pool
 
 CONTEXT_TOKENS_UNKNOWN = 4_096
 """Assumed where neither the engine nor the operator says: small enough for every model served today."""

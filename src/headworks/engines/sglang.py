@@ -22,10 +22,11 @@ import msgspec
 
 from headworks.core.types import Capacity, ReplicaSample
 from headworks.engines.base import EngineError, Listener, Upstream
+from headworks.engines.call import Call
 from headworks.engines.endpoint import Endpoint
 from headworks.engines.look import look_at_json, look_at_models, look_at_routes
 from headworks.engines.outbox import Outbox
-from headworks.engines.pool import Call, Pool
+from headworks.engines.pool import Pool
 
 _BUSY = "request queue is full"
 _ABORT_S_MAX = 5.0

@@ -20,11 +20,12 @@ import msgspec
 
 from headworks.core.types import Capacity, ReplicaSample
 from headworks.engines.base import EngineError, Listener
+from headworks.engines.call import Call
 from headworks.engines.endpoint import Endpoint
 from headworks.engines.look import look, look_at_models, look_at_routes
 from headworks.engines.metrics_text import series, summed_by, value
 from headworks.engines.outbox import Outbox
-from headworks.engines.pool import Call, Pool
+from headworks.engines.pool import Pool
 
 _RUNNING = b"vllm:num_requests_running"
 _WAITING = b"vllm:num_requests_waiting"

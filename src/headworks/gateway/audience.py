@@ -16,6 +16,7 @@ from typing import Protocol
 from headworks.gateway.error_shapes import error_event
 from headworks.gateway.every_answer import KEPT_FROM_ENGINE, Headers, Ids, kept_headers
 from headworks.gateway.http.answer import header_lines
+from headworks.gateway.reader import Reader
 from headworks.gateway.reply import Answer, failure
 
 EngineHeaders = Sequence[tuple[bytes, bytes]]
@@ -32,8 +33,7 @@ class Client(Protocol):
 
     @property
     def chunked(self) -> bool: ...
-    def on_gone(self, callback: Callable[[], None]) -> None: ...
-    def on_flow(self, pause: Callable[[], None], resume: Callable[[], None]) -> None: ...
+    def read_by(self, reader: Reader) -> None: ...
     def respond(self, status: int, headers: Headers | bytes, body: bytes) -> None: ...
     def start(self, status: int, headers: Headers | bytes, length: int | None) -> None: ...
     def write(self, payload: bytes) -> None: ...
@@ -155,8 +155,7 @@ class Audience:
             return True
         member = _Member(self, client, ids, headers, ended)
         self._members.append(member)
-        client.on_gone(member.leave)
-        client.on_flow(member.fall_behind, member.catch_up)
+        client.read_by(member)
         return True
 
     def tell(self, client: Client, headers: Headers | bytes) -> None:

@@ -26,6 +26,7 @@ from headworks.gateway.http.answer import (
 from headworks.gateway.http.body import RequestBody
 from headworks.gateway.http.head import Head
 from headworks.gateway.http.limits import Headers
+from headworks.gateway.reader import Reader
 
 if TYPE_CHECKING:
     from headworks.gateway.http.connection import Connection
@@ -66,7 +67,7 @@ class Exchange:
     _open: bool = False
     _paused: bool = False
     _left_bytes: int | None = None
-    _on_flow: tuple[Callable[[], None], Callable[[], None]] | None = None
+    _reader: Reader | None = None
     _gone_callbacks: tuple[Callable[[], None], ...] = ()
 
     # The handler.
@@ -87,11 +88,6 @@ class Exchange:
     # The client.
 
     @property
-    def query(self) -> str:
-        """As it came, not decoded."""
-        return self.head.line.query
-
-    @property
     def gone(self) -> bool:
         """Nobody reads an answer any more."""
         return self.gone_reason != ""
@@ -103,11 +99,13 @@ class Exchange:
         else:
             self._gone_callbacks += (callback,)
 
-    def on_flow(self, pause: Callable[[], None], resume: Callable[[], None]) -> None:
-        """Calls `pause` when the client falls behind (at once if it has) and `resume` when it has caught up."""
-        self._on_flow = pause, resume
-        if self._paused:
-            pause()
+    def read_by(self, reader: Reader) -> None:
+        """Tells `reader` when the client falls behind (at once if it has) and catches up, and once if it is gone."""
+        self._reader = reader
+        if self.gone_reason:
+            reader.leave()
+        elif self._paused:
+            reader.fall_behind()
 
     async def read_body(self) -> bytes:
         """The body, asked for now: a client that waits for `100 Continue` gets it here, so after authentication."""
@@ -235,7 +233,7 @@ class Exchange:
 
     def _end(self) -> None:
         """Those who asked to be told things point here as well: parted, both go without the garbage collector."""
-        self.finished, self._open, self._gone_callbacks, self._on_flow = True, False, (), None
+        self.finished, self._open, self._gone_callbacks, self._reader = True, False, (), None
         self._connection.server.exchange_over(self)
 
     def _check_started(self) -> None:
@@ -250,14 +248,13 @@ class Exchange:
             return
         self.gone_reason = reason
         self._open = False
-        callbacks, self._gone_callbacks, self._on_flow = self._gone_callbacks, (), None
-        for callback in callbacks:
+        callbacks, reader, self._gone_callbacks, self._reader = self._gone_callbacks, self._reader, (), None
+        for callback in callbacks if reader is None else (*callbacks, reader.leave):
             self._connection.guarded(callback)
         self._connection.server.exchange_over(self)
 
     def flow(self) -> None:
         """The write buffer passed its mark, up or down."""
         self._paused = self._connection.write_paused
-        if self._on_flow is not None:
-            pause, resume = self._on_flow
-            (pause if self._paused else resume)()
+        if self._reader is not None:
+            (self._reader.fall_behind if self._paused else self._reader.catch_up)()
