@@ -17,15 +17,17 @@ ID = re.compile(rb"[A-Za-z0-9_.:-]{1,128}")
 
 
 class Asker:
-    """Who asks, and for which class: found once for a head that a connection repeats, while keys and policy stay the same."""
+    """Who asks, and for which class: found once for a head that a connection repeats, until keys are made known again.
 
-    __slots__ = ("identity", "keys_number", "policy", "service_class")
+    A reload makes them known again whatever it changes, so `keys_number` stands for the policy as well.
+    """
 
-    def __init__(self, identity: Identity, service_class: ClassPolicy, keys_number: int, policy: Policy) -> None:
+    __slots__ = ("identity", "keys_number", "service_class")
+
+    def __init__(self, identity: Identity, service_class: ClassPolicy, keys_number: int) -> None:
         self.identity = identity
         self.service_class = service_class
         self.keys_number = keys_number
-        self.policy = policy
 
 
 def ids_of(headers: Mapping[bytes, bytes], own_id: str, shape: str = OPENAI) -> Ids:

@@ -72,7 +72,7 @@ class Keys:
     def __init__(self, pepper: bytes, keys: Iterable[Key] = (), anonymous: Identity | None = None) -> None:
         self._failures = Failures()
         self.number = 0
-        """Of these keys: there is another when there are others."""
+        """How often keys were made known: what was found by them holds while it is the same."""
         self._headers: dict[bytes, Identity] = {}
         """By their keyed hash, those that were good."""
         self.change(pepper, keys, anonymous=anonymous)

@@ -95,7 +95,7 @@ class Proxy:
             identity = self._identified(exchange, ids)
             return None if identity is None else self._serve_plain(exchange, identity, own_id, ids)
         asker = exchange.head.known
-        if type(asker) is not Asker or asker.policy is not self._policy or asker.keys_number != self._keys.number:
+        if type(asker) is not Asker or asker.keys_number != self._keys.number:
             asker = exchange.head.known = self._asker(exchange, ids)
             if asker is None:
                 return None
@@ -123,7 +123,7 @@ class Proxy:
         if service_class is None:
             self.fail(exchange, "forbidden", ids, subject=class_refused(exchange.headers))
             return None
-        return Asker(identity, service_class, self._keys.number, self._policy)
+        return Asker(identity, service_class, self._keys.number)
 
     async def _read_and_ask(self, exchange: Exchange, dialect: Dialect, own_id: str, ids: Ids, asker: Asker) -> None:
         body = await exchange.read_body()
