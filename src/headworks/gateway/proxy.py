@@ -87,7 +87,7 @@ class Proxy:
     def serve(self, exchange: Exchange) -> Coroutine[Any, Any, None] | None:
         """Answer one request, whatever becomes of it. What it has to wait for, and only that, is in the coroutine."""
         self._count += 1
-        own_id = f"{self._prefix}{self._count:x}"
+        own_id = self._prefix + hex(self._count)[2:]  # compiled, a format of a number is a call of `str.format`
         headers = exchange.headers
         dialect = DIALECTS.get(exchange.path)
         ids = ids_of(headers, own_id, OPENAI if dialect is None else dialect.shape)
