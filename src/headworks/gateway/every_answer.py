@@ -18,6 +18,19 @@ KEPT_FROM_ENGINE = frozenset({b"content-type", b"cache-control", b"openai-proces
 """All that passes of an engine's head. Everything else there is about its own connection, or would contradict us."""
 
 
+REQUEST_ID = b"X-Request-Id"
+IDEMPOTENCY_KEY = b"Idempotency-Key"
+QUEUE_WAIT = b"Queue-Wait"
+ANTHROPIC_ID = b"request-id"
+"""Where Anthropic's clients look for the first."""
+REQUESTS_LIMIT = b"x-ratelimit-limit-requests"
+REQUESTS_REMAINING = b"x-ratelimit-remaining-requests"
+REQUESTS_RESET = b"x-ratelimit-reset-requests"
+TOKENS_LIMIT = b"x-ratelimit-limit-tokens"
+TOKENS_REMAINING = b"x-ratelimit-remaining-tokens"
+TOKENS_RESET = b"x-ratelimit-reset-tokens"
+
+
 @dataclass(slots=True)
 class Ids:
     """The names under which a client finds its request again. Both are checked before they come here."""
@@ -51,29 +64,21 @@ def own_lines(ids: Ids, waited_s: float, allowance: Allowance | None = None) -> 
     """The same as whole lines, as they are sent. The ids were checked, and everything else in them is ours."""
     # The formats stand where they are used: the compiler makes them code, and of one with a name it makes a call.
     name, wait = ids.request_id, b"0.000" if 0.0 <= waited_s < 0.0005 else b"%.3f" % waited_s
-    lines = b"X-Request-Id: %b\r\nIdempotency-Key: %b\r\nQueue-Wait: %b\r\n" % (name, ids.idempotency_key, wait)
-    if ids.shape == ANTHROPIC:  # where its clients look for it
-        lines += b"request-id: %b\r\n" % name
+    lines = b"%b: %b\r\n%b: %b\r\n%b: %b\r\n" % (REQUEST_ID, name, IDEMPOTENCY_KEY, ids.idempotency_key, QUEUE_WAIT, wait)
+    if ids.shape == ANTHROPIC:
+        lines += b"%b: %b\r\n" % (ANTHROPIC_ID, name)
     if allowance is None:
         return lines
-    left = allowance.requests
-    if left is not None:
-        lines += (
-            b"x-ratelimit-limit-requests: %d\r\nx-ratelimit-remaining-requests: %d\r\nx-ratelimit-reset-requests: %b\r\n"
-            % (left.limit, left.remaining, _reset(left))
-        )
-    left = allowance.tokens
-    if left is not None:
-        lines += b"x-ratelimit-limit-tokens: %d\r\nx-ratelimit-remaining-tokens: %d\r\nx-ratelimit-reset-tokens: %b\r\n" % (
-            left.limit,
-            left.remaining,
-            _reset(left),
-        )
+    if allowance.requests is not None:
+        lines += _left(REQUESTS_LIMIT, REQUESTS_REMAINING, REQUESTS_RESET, allowance.requests)
+    if allowance.tokens is not None:
+        lines += _left(TOKENS_LIMIT, TOKENS_REMAINING, TOKENS_RESET, allowance.tokens)
     return lines
 
 
-def _reset(left: Left) -> bytes:
-    return b"0ms" if left.reset_s == 0.0 else duration(left.reset_s).encode()
+def _left(limit: bytes, remaining: bytes, reset: bytes, left: Left) -> bytes:
+    reset_in = b"0ms" if left.reset_s == 0.0 else duration(left.reset_s).encode()
+    return b"%b: %d\r\n%b: %d\r\n%b: %b\r\n" % (limit, left.limit, remaining, left.remaining, reset, reset_in)
 
 
 def kept_headers(engine_headers: Sequence[tuple[bytes, bytes]]) -> Headers:

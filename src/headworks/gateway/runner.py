@@ -39,13 +39,8 @@ FAULT_LOOK_S = 0.1
 SILENCE_LOOK_S = 1.0
 FACTS = frozenset(
     {
-        events.ReplicaDescribed,
-        events.ReplicaSampled,
-        events.SampleFailed,
-        events.UsageRead,
-        events.Drain,
-        events.PolicyChanged,
-        events.Tick,
+        *(events.ReplicaDescribed, events.ReplicaSampled, events.SampleFailed, events.UsageRead),
+        *(events.Drain, events.PolicyChanged, events.Tick),
     }
 )
 """Events about no request, which decisions depend on."""
