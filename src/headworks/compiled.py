@@ -25,7 +25,10 @@ SUFFIX = EXTENSION_SUFFIXES[0]
 COMPILED = (
     "core/*.py",
     "engines/base.py",
+    "engines/call.py",
+    "engines/outbox.py",
     "engines/pool.py",
+    "engines/request_head.py",
     "engines/response.py",
     "gateway/accounts.py",
     "gateway/answers.py",

@@ -21,8 +21,9 @@ from wire import (
     stream_for_ever,
 )
 
+from headworks.engines.call import Call
 from headworks.engines.endpoint import Endpoint
-from headworks.engines.pool import Call, Pool
+from headworks.engines.pool import Pool
 from headworks.testing.listener import Recorder
 
 pytestmark = pytest.mark.parametrize("loop", LOOPS)

@@ -8,7 +8,8 @@ from typing import Any
 
 import uvloop
 
-from headworks.engines.pool import Call, Pool
+from headworks.engines.call import Call
+from headworks.engines.pool import Pool
 from headworks.testing.listener import WAIT_S, Recorder
 
 LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {

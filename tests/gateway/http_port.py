@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -34,12 +34,22 @@ async def echo(exchange: Exchange) -> None:
     said = {
         "method": exchange.method,
         "path": exchange.path,
-        "query": exchange.query,
+        "query": exchange.head.line.query,
         "peer": exchange.peer,
         "body_bytes": len(body),
         "headers": {name.decode(): value.decode("latin-1") for name, value in exchange.headers.items()},
     }
     exchange.respond(200, JSON, json.dumps(said).encode())
+
+
+@dataclass
+class Flow:
+    """A reader that says what it is told, but for the leaving."""
+
+    fall_behind: Callable[[], None]
+    catch_up: Callable[[], None]
+
+    def leave(self) -> None: ...
 
 
 @dataclass

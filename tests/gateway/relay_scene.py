@@ -10,6 +10,7 @@ from headworks.core.types import Usage
 from headworks.gateway.audience import Audience
 from headworks.gateway.event_rate import EventRate
 from headworks.gateway.every_answer import Headers, Ids, own_headers
+from headworks.gateway.reader import Reader
 from headworks.gateway.relay import Relay
 
 SSE = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"x-request-id", b"theirs")]
@@ -47,11 +48,8 @@ class FakeClient:
         self.resume: Callable[[], None] = lambda: None
         self.leave: Callable[[], None] = lambda: None
 
-    def on_gone(self, callback: Callable[[], None]) -> None:
-        self.leave = callback
-
-    def on_flow(self, pause: Callable[[], None], resume: Callable[[], None]) -> None:
-        self.pause, self.resume = pause, resume
+    def read_by(self, reader: Reader) -> None:
+        self.pause, self.resume, self.leave = reader.fall_behind, reader.catch_up, reader.leave
 
     def respond(self, status: int, headers: Headers, body: bytes) -> None:
         assert not self.status, "answered twice"

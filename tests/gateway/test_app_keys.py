@@ -63,6 +63,31 @@ def test_H2_a_key_ends_by_the_clock_without_anybody_asking(tmp_path: Path) -> No
     run("uvloop", steps())
 
 
+def test_H2_a_connection_that_repeats_its_head_is_asked_again_when_keys_or_policy_change(tmp_path: Path) -> None:
+    """Who asks is found once for a head that is repeated: it may not outlive what it was found in."""
+
+    async def steps() -> None:
+        async with keyed(tmp_path) as s:
+            made = [await added(s, tenant="acme") for _ in range(2)]
+            clients = [await s.connect() for _ in made]
+
+            async def told() -> list[int]:
+                for client, one in zip(clients, made, strict=True):
+                    client.send(chat(bearer(one["key"])))
+                return [(await client.answer()).status for client in clients]
+
+            assert [await told() for _ in range(3)] == [[200, 200]] * 3
+            await at_admin(s, "POST", f"/admin/keys/{made[0]['id']}/revoke", {})
+            assert await told() == [401, 200]
+            s.texts["tenants"] = {"batchco": TENANTS["batchco"]}
+            await s.reload(s.text())
+            assert await told() == [401, 401]
+            for client in clients:
+                client.close()
+
+    run("uvloop", steps())
+
+
 def test_H2_stored_keys_outlive_the_process(tmp_path: Path) -> None:
     async def steps() -> None:
         async with keyed(tmp_path) as s:

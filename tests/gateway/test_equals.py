@@ -19,7 +19,7 @@ class Clock:
 
 
 def answered(equals: Equals, name: str, body: bytes) -> Audience:
-    audience = Audience(lambda: 0.0, *equals.memory(True))
+    audience = equals.open(lambda: 0.0)
     audience.respond(200, (), body)
     equals.over(("acme", name), audience, True)
     return audience
@@ -66,7 +66,7 @@ def test_E5_what_was_not_asked_for_the_longest_makes_room() -> None:
 def test_E5_what_is_too_large_or_not_whole_is_not_kept_and_holds_no_memory() -> None:
     equals = Equals(50, 10_000, 60.0, Clock())
     answered(equals, "large", b"x" * 51)
-    broken = Audience(lambda: 0.0, *equals.memory(True))
+    broken = equals.open(lambda: 0.0)
     broken.start(200, ())
     broken.send(None, b"x" * 20)
     equals.over(("acme", "broken"), broken, False)

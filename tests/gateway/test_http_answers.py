@@ -114,16 +114,16 @@ def test_E1_stream_to_http_1_0_ends_by_closing(loop: str) -> None:
 
 def test_E1_head_and_bodiless_statuses_have_no_body() -> None:
     async def by_query(exchange: Exchange) -> None:
-        if exchange.query == "start":
+        if exchange.head.line.query == "start":
             exchange.start(200, JSON, 10)
             exchange.write(b"0123456789")
             exchange.finish()
-        elif exchange.query == "stream":
+        elif exchange.head.line.query == "stream":
             exchange.start(200, JSON, None)
             exchange.write(b"0123456789")
             exchange.finish()
         else:
-            exchange.respond(int(exchange.query), JSON, b"0123456789")
+            exchange.respond(int(exchange.head.line.query), JSON, b"0123456789")
 
     async def steps() -> None:
         async with port(by_query) as edge:

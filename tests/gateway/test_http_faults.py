@@ -31,7 +31,7 @@ def test_H3_no_field_begins_a_second_answer(field: tuple[bytes, bytes]) -> None:
 
 async def break_off(exchange: Exchange) -> None:
     await exchange.read_body()
-    length = int(exchange.query) if exchange.query else None
+    length = int(exchange.head.line.query) if exchange.head.line.query else None
     exchange.start(200, JSON, length)
     exchange.write(b"half")
     await asyncio.sleep(0.02)
@@ -159,8 +159,8 @@ def test_H3_an_exchange_is_answered_once() -> None:
 def test_E4_cancelled_handler_breaks_its_answer(loop: str) -> None:
     async def cancelled(exchange: Exchange) -> None:
         exchange.start(200, JSON, None)
-        assert exchange.coroutine is not None
-        exchange.cancel()
+        assert exchange.task is not None
+        exchange.task.cancel()
         await asyncio.sleep(5)
 
     async def steps() -> None:

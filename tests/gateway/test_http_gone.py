@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from http_port import JSON, LOOPS, Client, chunked, port, post, run, until
+from http_port import JSON, LOOPS, Client, Flow, chunked, port, post, run, until
 
 from headworks.gateway.http import Exchange
 
@@ -205,7 +205,7 @@ class Fountain:
             flowing.set()
 
         if self.minds:
-            exchange.on_flow(pause, resume)
+            exchange.read_by(Flow(pause, resume))
         exchange.start(200, JSON, None)
         for _ in range(self.pieces):
             await flowing.wait()

@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 import pytest
-from http_port import JSON, LOOPS, Client, Port, chunked, get, port, post, run, until
+from http_port import JSON, LOOPS, Client, Flow, Port, chunked, get, port, post, run, until
 
 from headworks.gateway.http import Exchange
 
@@ -133,7 +133,7 @@ async def stream_for_ever(exchange: Exchange) -> None:
     left = asyncio.Event()
     running.set()
     exchange.on_gone(lambda: (left.set(), running.set()))  # type: ignore[func-returns-value]
-    exchange.on_flow(running.clear, running.set)
+    exchange.read_by(Flow(running.clear, running.set))
     exchange.start(200, JSON, None)
     while not left.is_set():
         await running.wait()

@@ -11,6 +11,7 @@ from relay_scene import DONE, ERROR, USAGE, Scene, event, token
 
 from headworks.engines.base import Passage
 from headworks.engines.endpoint import Endpoint
+from headworks.engines.outbox import Outbox
 from headworks.engines.pool import Connection, Pool
 from headworks.engines.response import FRAME_BYTES_MAX
 from headworks.gateway.relay import Relay
@@ -76,12 +77,14 @@ class Stream:
         self.wire = Wire()
         relay = self.scene.relay
         self.asked = Asked(relay)
-        pool = Pool(Endpoint("http://127.0.0.1:1"), lambda: 0.0)
+        outbox = Outbox()
+        pool = Pool(Endpoint("http://127.0.0.1:1"), lambda: 0.0, outbox=outbox)
         self.connection = Connection(pool)
         self.connection.connection_made(cast(asyncio.Transport, self.wire))
         pool.put_idle(self.connection)
         self.call = pool.send(b"", b"", 1.0, self.asked)
         relay.attach(self.call)
+        outbox.flush()
         self.connection.data_received(HEAD)
 
     def reads(self, *pieces: bytes) -> Stream:

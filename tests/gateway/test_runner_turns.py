@@ -13,6 +13,7 @@ from headworks.core.commands import Answer, Command
 from headworks.core.gate import Gate
 from headworks.core.policy import ClassPolicy, Policy, PoolPolicy, ReplicaPolicy, StepPolicy, TenantPolicy
 from headworks.core.types import Capacity, Decision, Leeway, Request, RequestKey, Usage
+from headworks.engines.outbox import Outbox
 from headworks.gateway.clock import TurnClock
 from headworks.gateway.runner import Runner
 from headworks.ledgers.memory import MemoryStore
@@ -75,9 +76,9 @@ class Silent:
     def ledger(self, operation: str, outcome: str, seconds: float) -> None: ...
 
 
-async def ready(store: Asked) -> Runner:
+async def ready(store: Asked, outbox: Outbox | None = None) -> Runner:
     gate = Gate(POLICY, "g1", b"seed", "boot")
-    runner = Runner(gate, store, {}, Silent(), lambda: 100.0)
+    runner = Runner(gate, store, {}, Silent(), lambda: 100.0, outbox=outbox)
     runner._engines = {"p/0": None}  # type: ignore[dict-item]
     runner.feed(events.Tick())
     runner.feed(events.ReplicaDescribed(CAPACITY))
@@ -103,6 +104,44 @@ def test_A3_what_arrives_in_one_turn_is_asked_for_in_one_list() -> None:
         await asyncio.sleep(0)
         assert store.lists[1:] == [["Stop"] * 3]
         assert store.book.charged() == []
+
+    asyncio.run(steps())
+
+
+class Held:
+    """Something to be written, which keeps when it was: how often the ledger had been asked by then."""
+
+    def __init__(self, store: Asked) -> None:
+        self._store = store
+        self.sent: list[int] = []
+
+    def send(self) -> None:
+        self.sent.append(len(self._store.lists))
+
+
+class Sends(Caller):
+    """Has something to write when it is sent."""
+
+    def __init__(self, name: str, outbox: Outbox, held: Held) -> None:
+        super().__init__(name)
+        self._outbox, self._held = outbox, held
+
+    def send(self, engine: Any, run: effects.Run) -> Any:
+        self._outbox.hold(self._held)
+
+
+def test_E2_answers_go_out_before_a_turn_and_what_it_sends_right_after_it() -> None:
+    async def steps() -> None:
+        store, outbox = Asked(), Outbox()
+        runner = await ready(store, outbox)
+        answer, request = Held(store), Held(store)
+        runner.admit(Sends("r", outbox, request))
+        later: list[list[int]] = []
+        asyncio.get_running_loop().call_soon(lambda: later.append(list(request.sent)))
+        outbox.hold(answer)
+        await asyncio.sleep(0)
+        assert answer.sent == [0], "before anything was decided"
+        assert later == [[1]], "and what was decided went out before the loop did anything else"
 
     asyncio.run(steps())
 

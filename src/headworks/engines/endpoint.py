@@ -14,9 +14,9 @@ from collections.abc import Callable
 from urllib.parse import urlsplit
 
 from headworks.engines.base import EngineError
+from headworks.engines.request_head import PostHeads
 
 ADDRESSES_TRIED_MAX = 4
-PATHS_KEPT_MAX = 64
 # Dead peers are found within 30 + 3 × 10 s even where nothing is being sent.
 _KEEPALIVE_OPTIONS = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
 
@@ -45,19 +45,8 @@ class Endpoint:
         written = self._path_before + self._host + (api_key or "")
         if " " in written or not (written.isascii() and written.isprintable()):
             raise EngineError(f"the address or the key of {url!r} has characters that cannot stand in a request")
-        self._post_heads: dict[str, bytes] = {}
-
-    def post(self, execution: str, path: str, body: bytes) -> bytes:
-        """The head of an execution's request: made from scratch, nothing in it comes from a client."""
-        head = self._post_heads.get(path)
-        if head is None:
-            head = (
-                f"POST {self._path_before}{path} HTTP/1.1\r\n{self._always}Content-Type: application/json\r\n"
-                "Accept: text/event-stream, application/json\r\nX-Request-Id: "
-            ).encode("ascii")
-            if len(self._post_heads) < PATHS_KEPT_MAX:
-                self._post_heads[path] = head
-        return b"".join((head, execution.encode("ascii"), b"\r\nContent-Length: %d\r\n\r\n" % len(body)))
+        self.post = PostHeads(self._path_before, self._always).head
+        """The head of an execution's request, by its name, path and body."""
 
     def get(self, path: str) -> bytes:
         """The head of a look at the engine."""

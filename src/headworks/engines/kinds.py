@@ -8,6 +8,7 @@ from typing import Protocol
 from headworks.engines.base import Engine
 from headworks.engines.llamacpp import LlamaCppEngine
 from headworks.engines.openai import OpenAIEngine
+from headworks.engines.outbox import Outbox
 from headworks.engines.sglang import SglangEngine
 from headworks.engines.vllm import VllmEngine
 
@@ -16,9 +17,17 @@ class Adapter(Protocol):
     """Makes the adapter of one replica."""
 
     def __call__(
-        self, replica: str, url: str, clock_s: Callable[[], float], api_key: str | None = None, *, ca: str | None = None
+        self,
+        replica: str,
+        url: str,
+        clock_s: Callable[[], float],
+        api_key: str | None = None,
+        *,
+        ca: str | None = None,
+        outbox: Outbox | None = None,
     ) -> Engine:
-        """`api_key` is sent to this engine only. `ca`: a file with the authorities that verify it, over https."""
+        """`api_key` is sent to this engine only. `ca`: a file with the authorities that verify it, over https. Executions are
+        written through `outbox`."""
         ...
 
 

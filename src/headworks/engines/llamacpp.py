@@ -27,10 +27,12 @@ import msgspec
 
 from headworks.core.types import Capacity, ReplicaSample
 from headworks.engines.base import EngineError, Listener
+from headworks.engines.call import Call
 from headworks.engines.endpoint import Endpoint
 from headworks.engines.look import Seen, look, look_at_json, look_at_models
 from headworks.engines.metrics_text import value
-from headworks.engines.pool import Call, Pool
+from headworks.engines.outbox import Outbox
+from headworks.engines.pool import Pool
 
 _RUNNING = b"llamacpp:requests_processing"
 _WAITING = b"llamacpp:requests_deferred"
@@ -55,13 +57,20 @@ class LlamaCppEngine:
     """One llama-server (`engines.base.Engine`)."""
 
     def __init__(
-        self, replica: str, url: str, clock_s: Callable[[], float], api_key: str | None = None, *, ca: str | None = None
+        self,
+        replica: str,
+        url: str,
+        clock_s: Callable[[], float],
+        api_key: str | None = None,
+        *,
+        ca: str | None = None,
+        outbox: Outbox | None = None,
     ) -> None:
         self.replica = replica
         self.evidence: tuple[str, ...] = ("E1", "E3a", "E3b", "E4")
         self._endpoint = Endpoint(url, api_key, ca)
         self._clock_s = clock_s
-        self._executions = Pool(self._endpoint, clock_s, close_s_max=CLOSE_S_MAX)
+        self._executions = Pool(self._endpoint, clock_s, outbox=outbox, close_s_max=CLOSE_S_MAX)
         self._looks = Pool(self._endpoint, clock_s)
         self._looked_s = float("-inf")
 

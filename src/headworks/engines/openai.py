@@ -10,9 +10,11 @@ from collections.abc import Callable
 
 from headworks.core.types import Capacity, ReplicaSample
 from headworks.engines.base import Listener
+from headworks.engines.call import Call
 from headworks.engines.endpoint import Endpoint
 from headworks.engines.look import look_at_models
-from headworks.engines.pool import Call, Pool
+from headworks.engines.outbox import Outbox
+from headworks.engines.pool import Pool
 
 CONTEXT_TOKENS_UNKNOWN = 4_096
 """Assumed where neither the engine nor the operator says: small enough for every model served today."""
@@ -32,12 +34,13 @@ class OpenAIEngine:
         context_tokens: int | None = None,
         *,
         ca: str | None = None,
+        outbox: Outbox | None = None,
     ) -> None:
         self.replica = replica
         self._endpoint = Endpoint(url, api_key, ca)
         self._clock_s = clock_s
         self._context_tokens = context_tokens
-        self._executions = Pool(self._endpoint, clock_s, read_on_after_abort=True)
+        self._executions = Pool(self._endpoint, clock_s, outbox=outbox, read_on_after_abort=True)
         self._looks = Pool(self._endpoint, clock_s)
 
     def run(self, execution: str, path: str, body: bytes, send_before_s: float, listener: Listener) -> Call:

@@ -5,7 +5,7 @@ written (E0 or not), and the moment the engine's server closed its side after we
 So: a request is written once, after the last look at the clock, on a connection known to be alive; it is never sent
 again. A kept-alive connection found dead before the write costs a new one; a connection that dies later is reported.
 
-A `Call` is one execution's way (`engines.base.Upstream`), a `Connection` serves calls one after another.
+A `Call` (`engines/call.py`) is one execution's way (`engines.base.Upstream`), a `Connection` serves calls one after another.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from collections.abc import Callable
 from typing import cast
 
 from headworks.engines.base import Listener, Passage
+from headworks.engines.call import Call
 from headworks.engines.endpoint import Endpoint
+from headworks.engines.outbox import Outbox
 from headworks.engines.response import FRAME_BYTES_MAX, FRAME_HEADS, AnswerReader, BrokenAnswer
 
 CONNECTIONS_MAX = 4_096
@@ -39,6 +41,7 @@ class Pool:
         endpoint: Endpoint,
         clock_s: Callable[[], float],
         *,
+        outbox: Outbox | None = None,
         read_on_after_abort: bool = False,
         connections_max: int = CONNECTIONS_MAX,
         close_s_max: float = CLOSE_S_MAX,
@@ -46,6 +49,7 @@ class Pool:
     ) -> None:
         self.endpoint = endpoint
         self.clock_s = clock_s
+        self._outbox = outbox or Outbox()
         self.read_on_after_abort = read_on_after_abort
         """The engine is not told; its answer is read to the end, which is all the proof it can give."""
         self.close_s_max = close_s_max
@@ -59,13 +63,18 @@ class Pool:
         self._closed = False
 
     def send(self, head: bytes, body: bytes, send_before_s: float, listener: Listener) -> Call:
-        """Write one request as soon as there is a connection; the listener hears everything else."""
-        call = Call(send_before_s, listener)
+        """Write one request when this turn is over, or as soon as there is a connection; the listener hears everything else."""
+        call = Call(self, head, body, send_before_s, listener)
+        self._outbox.hold(call)
+        return call
+
+    def write(self, call: Call, head: bytes, body: bytes) -> None:
+        """For a call: its turn is over."""
         idle = self._idle
         while idle:
             connection = idle.pop()
             if connection.write_if_fresh(call, head, body):
-                return call
+                return
             connection.close()
         if self.connections_count >= self.connections_max or self._closed:
             call.give_up("connect")
@@ -74,7 +83,6 @@ class Pool:
             task = asyncio.get_running_loop().create_task(self._connect_and_write(call, head, body))
             self._connecting.add(task)
             task.add_done_callback(self._connecting.discard)
-        return call
 
     async def _connect_and_write(self, call: Call, head: bytes, body: bytes) -> None:
         connection = Connection(self)
@@ -129,58 +137,6 @@ class Pool:
             self._idle.pop().close()
         # Closing is told to the transports; one turn of the loop lets them do it.
         await asyncio.sleep(0)
-
-
-class Call:
-    """One request and what became of it. The listener gets its last word exactly once, from the loop."""
-
-    __slots__ = ("aborted", "connection", "is_over", "is_paused", "listener", "send_before_s")
-
-    def __init__(self, send_before_s: float, listener: Listener) -> None:
-        self.send_before_s = send_before_s
-        self.listener = listener
-        self.connection: Connection | None = None
-        """The connection it was written to, while that is this call's."""
-        self.is_paused = False
-        """Nothing of the answer is wanted now, on whichever connection it will come."""
-        self.aborted = False
-        self.is_over = False
-        """`on_not_sent`, `on_end` or `on_lost` is said or scheduled, or `on_closed` was said in its place."""
-
-    def give_up(self, reason: str) -> None:
-        """Nothing was written and nothing will be."""
-        if not self.is_over:
-            self.is_over = True
-            asyncio.get_running_loop().call_soon(self.listener.on_not_sent, reason)
-
-    def abort(self) -> None:
-        """See `Upstream.abort`."""
-        if self.aborted:
-            return
-        self.aborted = True
-        if self.connection is not None:
-            self.connection.abort_call()
-        else:
-            self.give_up("gone")
-
-    def discard(self) -> None:
-        """Nobody wants to know how it ends: close the connection it is on, if it still is."""
-        if self.connection is not None:
-            self.connection.discard()
-        else:
-            self.give_up("gone")
-
-    def pause_reading(self) -> None:
-        """See `Upstream.pause_reading`. An aborted call is never paused: its end must be seen."""
-        self.is_paused = not self.aborted
-        if self.connection is not None and self.is_paused:
-            self.connection.pause()
-
-    def resume_reading(self) -> None:
-        """See `Upstream.resume_reading`."""
-        self.is_paused = False
-        if self.connection is not None:
-            self.connection.resume()
 
 
 class Connection:

@@ -193,7 +193,7 @@ class AnswerReader:
     # The head.
 
     def _feed_head(self, received: bytes) -> bool:
-        rest = self._held + received
+        rest = self._held + received if self._held else received
         while True:
             buffer = rest
             text, ended, rest = buffer.partition(b"\r\n\r\n")

@@ -22,9 +22,11 @@ import msgspec
 
 from headworks.core.types import Capacity, ReplicaSample
 from headworks.engines.base import EngineError, Listener, Upstream
+from headworks.engines.call import Call
 from headworks.engines.endpoint import Endpoint
 from headworks.engines.look import look_at_json, look_at_models, look_at_routes
-from headworks.engines.pool import Call, Pool
+from headworks.engines.outbox import Outbox
+from headworks.engines.pool import Pool
 
 _BUSY = "request queue is full"
 _ABORT_S_MAX = 5.0
@@ -35,13 +37,20 @@ class SglangEngine:
     """One SGLang server (`engines.base.Engine`)."""
 
     def __init__(
-        self, replica: str, url: str, clock_s: Callable[[], float], api_key: str | None = None, *, ca: str | None = None
+        self,
+        replica: str,
+        url: str,
+        clock_s: Callable[[], float],
+        api_key: str | None = None,
+        *,
+        ca: str | None = None,
+        outbox: Outbox | None = None,
     ) -> None:
         self.replica = replica
         self.evidence: tuple[str, ...] = ("E1", "E3b", "E4")
         self._endpoint = Endpoint(url, api_key, ca)
         self._clock_s = clock_s
-        self._executions = Pool(self._endpoint, clock_s)
+        self._executions = Pool(self._endpoint, clock_s, outbox=outbox)
         self._looks = Pool(self._endpoint, clock_s)
 
     def run(self, execution: str, path: str, body: bytes, send_before_s: float, listener: Listener) -> Upstream:

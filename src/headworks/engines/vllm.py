@@ -20,10 +20,12 @@ import msgspec
 
 from headworks.core.types import Capacity, ReplicaSample
 from headworks.engines.base import EngineError, Listener
+from headworks.engines.call import Call
 from headworks.engines.endpoint import Endpoint
 from headworks.engines.look import look, look_at_models, look_at_routes
 from headworks.engines.metrics_text import series, summed_by, value
-from headworks.engines.pool import Call, Pool
+from headworks.engines.outbox import Outbox
+from headworks.engines.pool import Pool
 
 _RUNNING = b"vllm:num_requests_running"
 _WAITING = b"vllm:num_requests_waiting"
@@ -41,13 +43,20 @@ class VllmEngine:
     """One vLLM server (`engines.base.Engine`)."""
 
     def __init__(
-        self, replica: str, url: str, clock_s: Callable[[], float], api_key: str | None = None, *, ca: str | None = None
+        self,
+        replica: str,
+        url: str,
+        clock_s: Callable[[], float],
+        api_key: str | None = None,
+        *,
+        ca: str | None = None,
+        outbox: Outbox | None = None,
     ) -> None:
         self.replica = replica
         self.evidence: tuple[str, ...] = ("E1", "E3a", "E3b", "E4")
         self._endpoint = Endpoint(url, api_key, ca)
         self._clock_s = clock_s
-        self._executions = Pool(self._endpoint, clock_s)
+        self._executions = Pool(self._endpoint, clock_s, outbox=outbox)
         self._looks = Pool(self._endpoint, clock_s)
 
     def run(self, execution: str, path: str, body: bytes, send_before_s: float, listener: Listener) -> Call:

@@ -22,6 +22,7 @@ from headworks.core.gate import Gate
 from headworks.core.policy import Policy
 from headworks.core.types import Charge, Owner, RequestKey
 from headworks.engines.base import Engine
+from headworks.engines.outbox import Outbox
 from headworks.gateway import clock, inherited, parts, stores
 from headworks.gateway.accounts import WORKER, Accounts, Records
 from headworks.gateway.admin import admin_app
@@ -72,7 +73,8 @@ class App:
         self._utc_offset_s = clock.utc_s() - clock.now_s()
         """Fixed for this life: setting the machine's clock moves no quota's period."""
         self.gate = Gate(policy, name, secrets.token_bytes(32), boot, self._utc_offset_s)
-        self.replicas = Replicas(policy, settings)
+        outbox = Outbox()
+        self.replicas = Replicas(policy, settings, outbox)
         self.models = Models(policy)
         self.registry = Registry(self._readings)
         self.key_watch = KeyWatch(settings, policy, clock.utc_s, self._allow_labels)
@@ -82,7 +84,7 @@ class App:
         self.usage = parts.usage_journal(settings, policy, self._utc_offset_s)
         records = Records(self.accounts, self.log, self.usage)
         self.runner = Runner(
-            self.gate, self.store, self.replicas.engines, records, clock.now_s, watches(settings, clock.now_s), turns
+            self.gate, self.store, self.replicas.engines, records, clock.now_s, watches(settings, clock.now_s), turns, outbox
         )
         self.facts = Facts(self.log).began(name, boot, self._utc_offset_s, settings.ledger_url.partition(":")[0], policy)
         self.runner.on_fact = self._on_fact
@@ -113,7 +115,7 @@ class App:
             counting=self.counting,
         )
         self.certificates = None if settings.tls is None else Certificates(settings.tls)
-        self.server = parts.server(self.proxy.serve, settings, methods, self.certificates)
+        self.server = parts.server(self.proxy.serve, settings, methods, self.certificates, outbox)
         self._admin = admin_server(self._admin_app(), None if self.certificates is None else self.certificates.context)
         self._epoch = ""
         """Which process a shared ledger was opened for."""

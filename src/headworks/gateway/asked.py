@@ -16,6 +16,20 @@ ID = re.compile(rb"[A-Za-z0-9_.:-]{1,128}")
 """What a client may call its request; anything else is replaced by an id of ours."""
 
 
+class Asker:
+    """Who asks, and for which class: found once for a head that a connection repeats, until keys are made known again.
+
+    A reload makes them known again whatever it changes, so `keys_number` stands for the policy as well.
+    """
+
+    __slots__ = ("identity", "keys_number", "service_class")
+
+    def __init__(self, identity: Identity, service_class: ClassPolicy, keys_number: int) -> None:
+        self.identity = identity
+        self.service_class = service_class
+        self.keys_number = keys_number
+
+
 def ids_of(headers: Mapping[bytes, bytes], own_id: str, shape: str = OPENAI) -> Ids:
     """The client's own names where they are fit to be repeated, else ours."""
     own = own_id.encode()

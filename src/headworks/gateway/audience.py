@@ -14,8 +14,9 @@ from functools import lru_cache
 from typing import Protocol
 
 from headworks.gateway.error_shapes import error_event
-from headworks.gateway.every_answer import KEPT_FROM_ENGINE, Headers, Ids
+from headworks.gateway.every_answer import KEPT_FROM_ENGINE, Headers, Ids, kept_headers
 from headworks.gateway.http.answer import header_lines
+from headworks.gateway.reader import Reader
 from headworks.gateway.reply import Answer, failure
 
 EngineHeaders = Sequence[tuple[bytes, bytes]]
@@ -32,8 +33,7 @@ class Client(Protocol):
 
     @property
     def chunked(self) -> bool: ...
-    def on_gone(self, callback: Callable[[], None]) -> None: ...
-    def on_flow(self, pause: Callable[[], None], resume: Callable[[], None]) -> None: ...
+    def read_by(self, reader: Reader) -> None: ...
     def respond(self, status: int, headers: Headers | bytes, body: bytes) -> None: ...
     def start(self, status: int, headers: Headers | bytes, length: int | None) -> None: ...
     def write(self, payload: bytes) -> None: ...
@@ -155,8 +155,7 @@ class Audience:
             return True
         member = _Member(self, client, ids, headers, ended)
         self._members.append(member)
-        client.on_gone(member.leave)
-        client.on_flow(member.fall_behind, member.catch_up)
+        client.read_by(member)
         return True
 
     def tell(self, client: Client, headers: Headers | bytes) -> None:
@@ -318,8 +317,13 @@ class Audience:
 
     def _head(self, headers: Headers | bytes) -> Headers | bytes:
         """What of the engine's head a client gets to see, and then its own."""
-        head = [pair for pair in self._engine_headers if pair[0] in KEPT_FROM_ENGINE]
-        return b"".join(map(_line, head)) + headers if isinstance(headers, bytes) else head + headers
+        if not isinstance(headers, bytes):
+            return [*kept_headers(self._engine_headers), *headers]
+        kept = b""
+        for pair in self._engine_headers:
+            if pair[0] in KEPT_FROM_ENGINE:
+                kept += _line(pair)
+        return kept + headers
 
     def _keep(self, payload: bytes) -> None:
         if self._kept is None:

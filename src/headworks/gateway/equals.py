@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 from headworks.core.policy import ClassPolicy
-from headworks.gateway.audience import Audience, Memory
+from headworks.gateway.audience import Audience
 from headworks.gateway.dialects.base import Parsed
 
 Name = tuple[str, str]
@@ -39,9 +39,9 @@ class Equals:
             return None
         return tenant, parsed.fingerprint()
 
-    def memory(self, keeps: bool) -> tuple[int, Memory] | tuple[()]:
-        """For an audience: how much of its answer is to be kept, and who counts that."""
-        return (self._bytes_max, self) if keeps else ()
+    def open(self, wall_s: Callable[[], float]) -> Audience:
+        """One whose answer is kept here, as far as there is room."""
+        return Audience(wall_s, self._bytes_max, self)
 
     def find(self, name: Name | None) -> Audience | None:
         """The whole answer to an equal request, if it is kept."""

@@ -177,6 +177,20 @@ class EventStream:
         return True
 
 
+def read_answer(body: bytes) -> tuple[str, WireUsage | None]:
+    """How a whole answer ended, and what was used; one of no form we know has ended, and says nothing."""
+    try:
+        answer = decode_piece(body)
+    except (msgspec.DecodeError, RecursionError):
+        return "stop", None
+    reason = "stop"
+    for choice in reversed(answer.choices):
+        reason = choice.finish_reason or "stop"
+        if reason == ABORTED:
+            break
+    return reason, answer.usage
+
+
 def error_status(content: bytes) -> int:
     """The status an error event stands for, if it says one."""
     try:

@@ -18,6 +18,19 @@ KEPT_FROM_ENGINE = frozenset({b"content-type", b"cache-control", b"openai-proces
 """All that passes of an engine's head. Everything else there is about its own connection, or would contradict us."""
 
 
+REQUEST_ID = b"X-Request-Id"
+IDEMPOTENCY_KEY = b"Idempotency-Key"
+QUEUE_WAIT = b"Queue-Wait"
+ANTHROPIC_ID = b"request-id"
+"""Where Anthropic's clients look for the first."""
+REQUESTS_LIMIT = b"x-ratelimit-limit-requests"
+REQUESTS_REMAINING = b"x-ratelimit-remaining-requests"
+REQUESTS_RESET = b"x-ratelimit-reset-requests"
+TOKENS_LIMIT = b"x-ratelimit-limit-tokens"
+TOKENS_REMAINING = b"x-ratelimit-remaining-tokens"
+TOKENS_RESET = b"x-ratelimit-reset-tokens"
+
+
 @dataclass(slots=True)
 class Ids:
     """The names under which a client finds its request again. Both are checked before they come here."""
@@ -49,39 +62,23 @@ def own_headers(ids: Ids, waited_s: float, allowance: Allowance | None = None, d
 
 def own_lines(ids: Ids, waited_s: float, allowance: Allowance | None = None) -> bytes:
     """The same as whole lines, as they are sent. The ids were checked, and everything else in them is ours."""
-    wait = b"0.000" if 0.0 <= waited_s < 0.0005 else b"%.3f" % waited_s
-    lines = _EVERY_ANSWER % (ids.request_id, ids.idempotency_key, wait)
+    # The formats stand where they are used: the compiler makes them code, and of one with a name it makes a call.
+    name, wait = ids.request_id, b"0.000" if 0.0 <= waited_s < 0.0005 else b"%.3f" % waited_s
+    lines = b"%b: %b\r\n%b: %b\r\n%b: %b\r\n" % (REQUEST_ID, name, IDEMPOTENCY_KEY, ids.idempotency_key, QUEUE_WAIT, wait)
     if ids.shape == ANTHROPIC:
-        lines += _ANTHROPIC_NAME % ids.request_id
+        lines += b"%b: %b\r\n" % (ANTHROPIC_ID, name)
     if allowance is None:
         return lines
     if allowance.requests is not None:
-        lines += _REQUESTS_LEFT % _left(allowance.requests)
+        lines += _left(REQUESTS_LIMIT, REQUESTS_REMAINING, REQUESTS_RESET, allowance.requests)
     if allowance.tokens is not None:
-        lines += _TOKENS_LEFT % _left(allowance.tokens)
+        lines += _left(TOKENS_LIMIT, TOKENS_REMAINING, TOKENS_RESET, allowance.tokens)
     return lines
 
 
-def _left(left: Left) -> tuple[int, int, bytes]:
-    return left.limit, left.remaining, b"0ms" if left.reset_s == 0.0 else duration(left.reset_s).encode()
-
-
-def _lines(*headers: tuple[bytes, bytes]) -> bytes:
-    """What gives their lines when the values are put in."""
-    return b"".join([b"%b: %b\r\n" % header for header in headers])
-
-
-_EVERY_ANSWER = _lines((b"X-Request-Id", b"%b"), (b"Idempotency-Key", b"%b"), (b"Queue-Wait", b"%b"))
-_ANTHROPIC_NAME = _lines((b"request-id", b"%b"))
-"""Where Anthropic's clients look for it."""
-_REQUESTS_LEFT = _lines(
-    (b"x-ratelimit-limit-requests", b"%d"),
-    (b"x-ratelimit-remaining-requests", b"%d"),
-    (b"x-ratelimit-reset-requests", b"%b"),
-)
-_TOKENS_LEFT = _lines(
-    (b"x-ratelimit-limit-tokens", b"%d"), (b"x-ratelimit-remaining-tokens", b"%d"), (b"x-ratelimit-reset-tokens", b"%b")
-)
+def _left(limit: bytes, remaining: bytes, reset: bytes, left: Left) -> bytes:
+    reset_in = b"0ms" if left.reset_s == 0.0 else duration(left.reset_s).encode()
+    return b"%b: %d\r\n%b: %d\r\n%b: %b\r\n" % (limit, left.limit, remaining, left.remaining, reset, reset_in)
 
 
 def kept_headers(engine_headers: Sequence[tuple[bytes, bytes]]) -> Headers:

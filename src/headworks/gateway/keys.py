@@ -71,6 +71,8 @@ class Keys:
 
     def __init__(self, pepper: bytes, keys: Iterable[Key] = (), anonymous: Identity | None = None) -> None:
         self._failures = Failures()
+        self.number = 0
+        """How often keys were made known: what was found by them holds while it is the same."""
         self._headers: dict[bytes, Identity] = {}
         """By their keyed hash, those that were good."""
         self.change(pepper, keys, anonymous=anonymous)
@@ -84,6 +86,7 @@ class Keys:
         anonymous: Identity | None = None,
     ) -> None:
         """These keys, and no other, from now on. What failed before stays counted. `admins`: hashes of admin keys."""
+        self.number += 1
         self._pepper = pepper
         self._prefix = self._hash(b"")
         """What makes the hash of a header a keyed one: BLAKE2b needs no more, and a key of its own would double its cost."""

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from headworks.config.settings import Settings
 from headworks.core.policy import Policy
+from headworks.engines.outbox import Outbox
 from headworks.gateway import clock, reply
 from headworks.gateway.answers import Answers
 from headworks.gateway.decisions import DecisionLog
@@ -46,6 +47,7 @@ def server(
     settings: Settings,
     allowed: Callable[[str], tuple[str, ...] | None],
     certificates: Certificates | None,
+    outbox: Outbox,
 ) -> Server:
     """The public port."""
     let_in = None if certificates is None else Door(certificates.context).let_in
@@ -57,6 +59,7 @@ def server(
         error_body=_http_error,
         on_fault=_log_fault,
         let_in=let_in,
+        outbox=outbox,
     )
 
 

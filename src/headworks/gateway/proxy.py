@@ -3,13 +3,13 @@
     who asks → may it ask for that → what does it ask for, until when → admitted, or refused with numbers → relayed
 
 `serve` reads in that order. What may hold anything (a place in the queue, a reservation, an engine connection) is held
-from `runner.admit(call)` on, and `call.leave()` at the end gives it back on every way out, an exception included.
+from `runner.admit(call)` on, and `call.leave()` gives it back on every way out but the answer, an exception included.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
 
 from headworks.core import effects, events
 from headworks.core.policy import INFINITE_S, ClassPolicy, Policy
@@ -18,7 +18,7 @@ from headworks.engines.base import Engine
 from headworks.gateway import reply
 from headworks.gateway.admit import SESSION, Admit, is_admit, session_of
 from headworks.gateway.answers import Answers
-from headworks.gateway.asked import REQUEST_ID, RETRY_COUNT, class_asked, class_refused, credential, ids_of, retries
+from headworks.gateway.asked import REQUEST_ID, RETRY_COUNT, Asker, class_asked, class_refused, credential, ids_of, retries
 from headworks.gateway.assembly import Assembled
 from headworks.gateway.audience import Audience
 from headworks.gateway.counting import Counting
@@ -84,43 +84,74 @@ class Proxy:
         """Requests that arrive from now on are read by the new policy."""
         self._policy = policy
 
-    async def serve(self, exchange: Exchange) -> None:
-        """Answer one request, whatever becomes of it."""
+    def serve(self, exchange: Exchange) -> Coroutine[Any, Any, None] | None:
+        """Answer one request, whatever becomes of it. What it has to wait for, and only that, is in the coroutine."""
         self._count += 1
-        own_id = f"{self._prefix}{self._count:x}"
+        own_id = self._prefix + hex(self._count)[2:]  # compiled, a format of a number is a call of `str.format`
         headers = exchange.headers
         dialect = DIALECTS.get(exchange.path)
         ids = ids_of(headers, own_id, OPENAI if dialect is None else dialect.shape)
-        identity = self._keys.identify(credential(headers), exchange.peer, exchange.received_s)
-        if isinstance(identity, Denied):
-            exchange.respond(*reply.denied(identity.reason, ids, FAILURES_MAX, identity.retry_after_s, self.wall_s()))
-            return
         if dialect is None:
-            await self._serve_plain(exchange, identity, own_id, ids)
-            return
-        service_class = class_asked(headers, identity, self._policy)
-        if service_class is None:
-            self.fail(exchange, "forbidden", ids, subject=class_refused(headers))
-            return
-        if (overload := self._guard.refuses(service_class)) is not None:
+            identity = self._identified(exchange, ids)
+            return None if identity is None else self._serve_plain(exchange, identity, own_id, ids)
+        asker = exchange.head.known
+        if type(asker) is not Asker or asker.keys_number != self._keys.number:
+            asker = exchange.head.known = self._asker(exchange, ids)
+            if asker is None:
+                return None
+        if (overload := self._guard.refuses(asker.service_class)) is not None:
             exchange.respond(*reply.shed(overload, ids, self.wall_s()))
-            return
-        body = exchange.body_ready
-        if body is None:
-            body = await exchange.read_body()
-        call = self.call(exchange, dialect, body, own_id, ids, identity, service_class)
+            return None
+        if exchange.body_ready is None:
+            return self._read_and_ask(exchange, dialect, own_id, ids, asker)
+        return self._ask(exchange, dialect, exchange.body_ready, own_id, ids, asker)
+
+    def _identified(self, exchange: Exchange, ids: Ids) -> Identity | None:
+        """Whose key it is; None if that was answered."""
+        identity = self._keys.identify(credential(exchange.headers), exchange.peer, exchange.received_s)
+        if not isinstance(identity, Denied):
+            return identity
+        exchange.respond(*reply.denied(identity.reason, ids, FAILURES_MAX, identity.retry_after_s, self.wall_s()))
+        return None
+
+    def _asker(self, exchange: Exchange, ids: Ids) -> Asker | None:
+        """Who asks, and for which class; None if that was answered."""
+        identity = self._identified(exchange, ids)
+        if identity is None:
+            return None
+        service_class = class_asked(exchange.headers, identity, self._policy)
+        if service_class is None:
+            self.fail(exchange, "forbidden", ids, subject=class_refused(exchange.headers))
+            return None
+        return Asker(identity, service_class, self._keys.number)
+
+    async def _read_and_ask(self, exchange: Exchange, dialect: Dialect, own_id: str, ids: Ids, asker: Asker) -> None:
+        body = await exchange.read_body()
+        counted = self._ask(exchange, dialect, body, own_id, ids, asker)
+        if counted is not None:
+            await counted
+
+    def _ask(
+        self, exchange: Exchange, dialect: Dialect, body: bytes, own_id: str, ids: Ids, asker: Asker
+    ) -> Coroutine[Any, Any, None] | None:
+        """Hand over what its body asks for; first its prompt is counted, where a tokenizer says how long that is."""
+        call = self.call(exchange, dialect, body, own_id, ids, asker.identity, asker.service_class)
         if call is None:
-            return
-        if REQUEST_ID in headers and ids.request_id is headers[REQUEST_ID]:
+            return None
+        if REQUEST_ID in exchange.headers and ids.request_id is exchange.headers[REQUEST_ID]:
             self._own.note(own_id, call.request.key, ids.request_id.decode("latin-1"))
         if self.counting is not None and call.parsed.prompt_tokens is None:
-            call.request = await self.counting.sized(call.request, call.parsed, self._policy, self._runner.gate.unsure)
+            return self._count_and_admit(call, self.counting)
+        self._admit(call)
+        return None
+
+    async def _count_and_admit(self, call: ProxyCall, counting: Counting) -> None:
+        call.request = await counting.sized(call.request, call.parsed, self._policy, self._runner.gate.unsure)
+        self._admit(call)
+
+    def _admit(self, call: ProxyCall) -> None:
         self._runner.admit(call)
-        try:
-            exchange.on_gone(call.leave)
-            await call
-        finally:
-            call.leave()
+        call.exchange.promise(call.leave)
 
     async def _serve_plain(self, exchange: Exchange, identity: Identity, own_id: str, ids: Ids) -> None:
         """What asks for no work now."""
@@ -244,7 +275,8 @@ class Proxy:
         audience = call.audience
         keeps = call.equal is not None and run.variant is None and not shared
         if audience is None:
-            audience = self.answers.open(execution.id) if shared else Audience(self.wall_s, *self.equals.memory(keeps))
+            own = self.equals.open(self.wall_s) if keeps else Audience(self.wall_s)
+            audience = self.answers.open(execution.id) if shared else own
         elif shared:
             self.answers.send_on(execution.id, audience)
         audience.degraded = run.decision.degraded
@@ -302,12 +334,7 @@ class Proxy:
 class ProxyCall:
     """One request at the public port, as the runner sees it (`runner.Call`)."""
 
-    # fmt: off
-    __slots__ = (
-        "_asyncio_future_blocking", "_fault", "_proxy", "_runner", "_waiter", "audience", "dialect", "equal", "exchange",
-        "idle_s", "ids", "over", "parsed", "request",
-    )
-    # fmt: on
+    __slots__ = ("_proxy", "_runner", "audience", "dialect", "equal", "exchange", "idle_s", "ids", "over", "parsed", "request")
 
     def __init__(
         self,
@@ -332,11 +359,6 @@ class ProxyCall:
         self.equal = equal
         """What an equal request of its tenant is called, where its class may be answered from memory."""
         self.over = False
-        self._asyncio_future_blocking = False
-        self._waiter: Callable[[ProxyCall], object] | None = None
-        """Whoever waits for the end."""
-        self._fault: BaseException | None = None
-        """What ends the waiting in place of the end."""
         self.audience: Audience | None = None
 
     def send(self, engine: Engine, run: effects.Run) -> Follow:
@@ -365,32 +387,11 @@ class ProxyCall:
         """The client has had its whole answer, whatever it was."""
         self.over = True
         self._runner.forget(self.request.id)
-        self._wake()
-
-    # As what its handler awaits, in place of a future: it goes on in the very turn in which the call is over.
-
-    def __await__(self) -> Generator[ProxyCall, None, None]:
-        if not self.over and self._fault is None:
-            yield self
-        if self._fault is not None:
-            raise self._fault
-
-    def add_done_callback(self, callback: Callable[[ProxyCall], object]) -> None:
-        self._waiter = callback
-
-    def cancel(self) -> None:
-        self._fault = asyncio.CancelledError()
-        self._wake()
 
     def fail(self, fault: Exception) -> None:
-        """It goes to whoever waits for the end, and so to the port, which answers for us."""
-        self._fault = fault
-        self._wake()
-
-    def _wake(self) -> None:
-        waiter, self._waiter = self._waiter, None
-        if waiter is not None:
-            waiter(self)
+        """The port answers for us, and what was held is given back."""
+        self.leave()
+        self.exchange.fail(fault)
 
     def leave(self) -> None:
         """The client has gone, if it is not over yet."""

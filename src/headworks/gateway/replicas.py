@@ -19,6 +19,7 @@ from headworks.config.settings import ReplicaSettings, Settings
 from headworks.core.policy import Policy, PoolPolicy
 from headworks.engines.base import Engine
 from headworks.engines.kinds import ENGINES
+from headworks.engines.outbox import Outbox
 from headworks.gateway import clock
 
 log = logging.getLogger("headworks.gateway")
@@ -35,12 +36,13 @@ class Untold(Exception):
 class Replicas:
     """One gateway's engines by name, and what it was told about them."""
 
-    def __init__(self, policy: Policy, settings: Settings) -> None:
+    def __init__(self, policy: Policy, settings: Settings, outbox: Outbox) -> None:
+        self._outbox = outbox
         self.configured = policy
         """As the configuration has it."""
         self.changing = asyncio.Lock()
         """Held by whoever changes it, or tells something beside it."""
-        self.engines: dict[str, Engine] = {one.name: _engine(one) for one in settings.replicas}
+        self.engines: dict[str, Engine] = {one.name: _engine(one, outbox) for one in settings.replicas}
         """Those that may be looked at or sent to, withdrawn ones until they are forgotten."""
         self._addresses = {one.name: _address(one) for one in settings.replicas}
         self._told: dict[str, str] = {}
@@ -59,7 +61,7 @@ class Replicas:
         """Whether those that are not known could be made, before anything is changed. Raises `EngineError`."""
         for one in settings.replicas:
             if one.name not in self.engines:
-                _engine(one)
+                _engine(one, self._outbox)
 
     def policy(self) -> Policy:
         """The configuration's policy with what an operator told beside it."""
@@ -78,7 +80,7 @@ class Replicas:
         named = {one.name for pool in policy.pools.values() for one in pool.replicas}
         missing = [one for one in settings.replicas if one.name in named and one.name not in self.engines]
         for one in missing:
-            self.engines[one.name] = _engine(one)
+            self.engines[one.name] = _engine(one, self._outbox)
             self._addresses[one.name] = _address(one)
         return [one.name for one in missing]
 
@@ -113,9 +115,9 @@ class Replicas:
         }
 
 
-def _engine(replica: ReplicaSettings) -> Engine:
+def _engine(replica: ReplicaSettings, outbox: Outbox) -> Engine:
     key = replica.api_key.reveal() if replica.api_key is not None else None
-    return ENGINES[replica.engine](replica.name, replica.url, clock.now_s, key, ca=replica.ca)
+    return ENGINES[replica.engine](replica.name, replica.url, clock.now_s, key, ca=replica.ca, outbox=outbox)
 
 
 def _address(replica: ReplicaSettings) -> tuple[object, ...]:

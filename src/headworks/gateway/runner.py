@@ -25,6 +25,7 @@ from headworks.core.instants import INSTANTS_PER_S
 from headworks.core.seams import LedgerStore
 from headworks.core.types import Decision, Execution, Request, Usage
 from headworks.engines.base import Engine
+from headworks.engines.outbox import Outbox
 from headworks.gateway.clock import TurnClock
 from headworks.gateway.compute_watch import ComputeWatch
 from headworks.gateway.samplers import Samplers
@@ -38,13 +39,8 @@ FAULT_LOOK_S = 0.1
 SILENCE_LOOK_S = 1.0
 FACTS = frozenset(
     {
-        events.ReplicaDescribed,
-        events.ReplicaSampled,
-        events.SampleFailed,
-        events.UsageRead,
-        events.Drain,
-        events.PolicyChanged,
-        events.Tick,
+        *(events.ReplicaDescribed, events.ReplicaSampled, events.SampleFailed, events.UsageRead),
+        *(events.Drain, events.PolicyChanged, events.Tick),
     }
 )
 """Events about no request, which decisions depend on."""
@@ -125,6 +121,7 @@ class Runner:
         clock_s: Callable[[], float],
         computes: Mapping[str, ComputeWatch] | None = None,
         turns: TurnClock | None = None,
+        outbox: Outbox | None = None,
     ) -> None:
         self.gate = gate
         self._store = store
@@ -133,6 +130,7 @@ class Runner:
         self._clock_s = clock_s
         self._events: deque[events.Event] = deque()
         self._turns = turns or TurnClock(clock_s)
+        self._outbox = outbox or Outbox()
         self._is_due = False
         """What has come is handled at the end of this turn of the loop, or is being handled."""
         self._asked: list[Command] = []
@@ -208,6 +206,7 @@ class Runner:
         together. A fault of ours costs that event or that effect, and nothing beside it.
         """
         waiting, turns = self._events, self._turns
+        self._outbox.flush()  # answers that were read before need not wait for what is decided now
         turns.begin_turn()
         try:
             while waiting or self._asked:
@@ -228,6 +227,7 @@ class Runner:
                     self._do(made)
         finally:
             self._is_due = False
+            self._outbox.flush()
 
     def _do(self, made: Iterable[effects.Effect]) -> None:
         for effect in made:

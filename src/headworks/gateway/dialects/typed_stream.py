@@ -13,8 +13,8 @@ from typing import Protocol
 import msgspec
 
 from headworks.gateway.audience import EngineHeaders, Source
-from headworks.gateway.engine_words import WireUsage, decode_piece
-from headworks.gateway.event_stream import ABORTED, EVENT_BYTES_MAX, EventStream, content_of
+from headworks.gateway.engine_words import WireUsage
+from headworks.gateway.event_stream import EVENT_BYTES_MAX, EventStream, content_of, read_answer
 from headworks.gateway.outlet import ANSWER_BYTES_MAX, Outlet
 
 LENGTH = "length"
@@ -160,18 +160,12 @@ class Speech(Protocol):
 
 def read_whole(speech: Speech | None, body: bytes) -> tuple[str, WireUsage | None]:
     """How a whole answer ended, and what was used; one of no form we know has ended, and says nothing."""
+    if speech is None:
+        return read_answer(body)
     try:
-        if speech is not None:
-            return speech.whole(body)
-        answer = decode_piece(body)
+        return speech.whole(body)
     except (msgspec.DecodeError, RecursionError):
         return "stop", None
-    reason = "stop"
-    for choice in reversed(answer.choices):
-        reason = choice.finish_reason or "stop"
-        if reason == ABORTED:
-            break
-    return reason, answer.usage
 
 
 def event_of(name: str, content: object) -> bytes:

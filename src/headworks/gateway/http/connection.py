@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
+from headworks.engines.outbox import Outgoing
 from headworks.gateway.http.answer import CONTINUE
 from headworks.gateway.http.body import RequestBody
 from headworks.gateway.http.deadlines import NEVER_S, UNFILED
@@ -46,7 +47,7 @@ class Connection:
 
     server: Server
     peer: str
-    _transport: asyncio.Transport = field(init=False)
+    _transport: Outgoing = field(init=False)
     _state: int = _AWAITING
     _begun: bytes = b""
     """Some of a head whose end is missing."""
@@ -71,7 +72,7 @@ class Connection:
     # The transport's side.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
+        self._transport = Outgoing(cast(asyncio.Transport, transport), self.server.outbox)
         refusal = self.server.admit(self)
         if refusal is not None:
             # No lingering: when places are short, a refused peer may cost nothing that lasts.
@@ -197,7 +198,7 @@ class Connection:
         self._body = body
         now_s = server.clock_s()
         exchange = self._exchange = Exchange(
-            self, self._transport, line, line.method, line.path, fields, self.peer, body_ready, body, now_s
+            self, self._transport, head, line.method, line.path, fields, self.peer, body_ready, body, now_s
         )
         if self.write_paused:
             exchange.flow()

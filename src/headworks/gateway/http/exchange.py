@@ -4,18 +4,17 @@ The exchange owns the framing of the answer. A handler says `respond`, or `start
 the client meanwhile, these calls stay safe and do nothing once `gone` is set. An answer that cannot be finished is
 aborted: the client must see a broken connection, never a clean end.
 
-It also runs its handler, from one future to the next. What an `asyncio.Task` does beyond that costs more than the rest of
-an ordinary request's stay: the first step waits for another turn of the loop, and every task is entered in a table of all
-tasks. Handlers await futures and `asyncio.sleep`; what needs a current task (`asyncio.timeout`) needs a task of its own.
+Its handler is called where the request came in: it answers, has somebody promise to, or goes on as a task if it has to wait.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from headworks.engines.outbox import Outgoing
 from headworks.gateway.http.answer import (
     CHUNKED_LINES,
     CLOSE_LINE,
@@ -25,8 +24,9 @@ from headworks.gateway.http.answer import (
     header_lines,
 )
 from headworks.gateway.http.body import RequestBody
-from headworks.gateway.http.head import RequestLine
+from headworks.gateway.http.head import Head
 from headworks.gateway.http.limits import Headers
+from headworks.gateway.reader import Reader
 
 if TYPE_CHECKING:
     from headworks.gateway.http.connection import Connection
@@ -46,8 +46,8 @@ class Exchange:
     """
 
     _connection: Connection
-    _transport: asyncio.Transport
-    _line: RequestLine
+    _transport: Outgoing
+    head: Head
     method: str
     path: str
     headers: dict[bytes, bytes]
@@ -55,59 +55,37 @@ class Exchange:
     body_ready: bytes | None
     _body: RequestBody | None
     received_s: float
-    coroutine: Coroutine[Any, Any, None] | None = None
-    """The handler, until it has ended."""
-    _awaited: asyncio.Future[Any] | None = None
-    _cancelled: bool = False
-    """While it ran: what it awaits next is cancelled."""
+    task: asyncio.Task[None] | None = None
+    """Its handler, where that has to wait for something, until it has ended."""
     started: bool = False
     chunked: bool = False
     finished: bool = False
+    promised: bool = False
+    """Whoever promised the answer gives it, or says `fail`; the handler may end before."""
     gone_reason: str = ""
     """Set once the client is gone."""
     _open: bool = False
     _paused: bool = False
     _left_bytes: int | None = None
-    _on_flow: tuple[Callable[[], None], Callable[[], None]] | None = None
+    _reader: Reader | None = None
     _gone_callbacks: tuple[Callable[[], None], ...] = ()
 
     # The handler.
 
-    def step(self, _woken: object = None) -> None:
-        """Runs it until it awaits something that is not there yet; called again when that is there."""
-        coroutine = self.coroutine
-        assert coroutine is not None, "it has not ended"
-        self._awaited = None
-        try:
-            awaited = coroutine.send(None)
-            if awaited is None:  # `asyncio.sleep(0)`: a turn of the loop.
-                awaited = asyncio.get_running_loop().create_future()
-                asyncio.get_running_loop().call_soon(_wake, awaited)
-            else:
-                awaited._asyncio_future_blocking = False  # How a future learns that it was taken up.
-            self._awaited = awaited
-            awaited.add_done_callback(self.step)
-            if self._cancelled:
-                self._cancelled = False
-                awaited.cancel()
-        except StopIteration:
-            self._connection.server.handler_ended(self, None)
-        except (Exception, asyncio.CancelledError) as error:
-            self._connection.server.handler_ended(self, error)
+    def handler_done(self, task: asyncio.Task[None]) -> None:
+        """It was one that had to wait."""
+        self._connection.server.handler_ended(self, asyncio.CancelledError() if task.cancelled() else task.exception())
 
-    def cancel(self) -> None:
-        """What its handler awaits is cancelled, and so the handler hears of it."""
-        if self._awaited is None:
-            self._cancelled = True
-        else:
-            self._awaited.cancel()
+    def promise(self, left: Callable[[], None]) -> None:
+        """Somebody else gives the answer, whatever happens, and the handler need not wait for it. `left`: see `on_gone`."""
+        self.promised = True
+        self.on_gone(left)
+
+    def fail(self, fault: BaseException) -> None:
+        """A promise that cannot be kept, which is a fault of ours."""
+        self._connection.server.handler_ended(self, fault)
 
     # The client.
-
-    @property
-    def query(self) -> str:
-        """As it came, not decoded."""
-        return self._line.query
 
     @property
     def gone(self) -> bool:
@@ -121,11 +99,13 @@ class Exchange:
         else:
             self._gone_callbacks += (callback,)
 
-    def on_flow(self, pause: Callable[[], None], resume: Callable[[], None]) -> None:
-        """Calls `pause` when the client falls behind (at once if it has) and `resume` when it has caught up."""
-        self._on_flow = pause, resume
-        if self._paused:
-            pause()
+    def read_by(self, reader: Reader) -> None:
+        """Tells `reader` when the client falls behind (at once if it has) and catches up, and once if it is gone."""
+        self._reader = reader
+        if self.gone_reason:
+            reader.leave()
+        elif self._paused:
+            reader.fall_behind()
 
     async def read_body(self) -> bytes:
         """The body, asked for now: a client that waits for `100 Continue` gets it here, so after authentication."""
@@ -166,7 +146,7 @@ class Exchange:
     def start(self, status: int, headers: Headers | bytes, length: int | None) -> None:
         """Begins an answer of `length` bytes; None: chunked, or ended by closing where the client speaks HTTP/1.0."""
         has_body = self.method != "HEAD" and status not in WITHOUT_LENGTH
-        chunked = length is None and has_body and not self._line.http_1_0
+        chunked = length is None and has_body and not self.head.line.http_1_0
         if length is not None and status not in WITHOUT_LENGTH:
             framing = b"Content-Length: %d\r\n\r\n" % length
         else:
@@ -196,7 +176,7 @@ class Exchange:
             connection.keep_alive = False
             ours = CLOSE_LINE
         else:
-            ours = KEEP_ALIVE_LINE if self._line.http_1_0 else b""
+            ours = KEEP_ALIVE_LINE if self.head.line.http_1_0 else b""
         self.started = True
         self._transport.write(b"".join((server.first_lines.of(status, now_s), fields, ours, framing, body)))
 
@@ -253,7 +233,8 @@ class Exchange:
 
     def _end(self) -> None:
         """Those who asked to be told things point here as well: parted, both go without the garbage collector."""
-        self.finished, self._open, self._gone_callbacks, self._on_flow = True, False, (), None
+        self.finished, self._open, self._gone_callbacks, self._reader = True, False, (), None
+        self._connection.server.exchange_over(self)
 
     def _check_started(self) -> None:
         if not self.started:
@@ -267,18 +248,13 @@ class Exchange:
             return
         self.gone_reason = reason
         self._open = False
-        callbacks, self._gone_callbacks, self._on_flow = self._gone_callbacks, (), None
-        for callback in callbacks:
+        callbacks, reader, self._gone_callbacks, self._reader = self._gone_callbacks, self._reader, (), None
+        for callback in callbacks if reader is None else (*callbacks, reader.leave):
             self._connection.guarded(callback)
+        self._connection.server.exchange_over(self)
 
     def flow(self) -> None:
         """The write buffer passed its mark, up or down."""
         self._paused = self._connection.write_paused
-        if self._on_flow is not None:
-            pause, resume = self._on_flow
-            (pause if self._paused else resume)()
-
-
-def _wake(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)
+        if self._reader is not None:
+            (self._reader.fall_behind if self._paused else self._reader.catch_up)()

@@ -62,6 +62,7 @@ class Head:
     digits: bytes = b""
     before_bytes: int = 0
     after_bytes: int = 0
+    known: object = None  # what a handler found out by this head alone, for the same connection's same head to find again
 
 
 def judge_beginning(head: bytes, limits: EdgeLimits) -> RequestLine | None:

@@ -1,4 +1,4 @@
-"""The public port: listens, counts places, runs one coroutine a request, and ends in order.
+"""The public port: listens, counts places, runs one handler a request, and ends in order.
 
 It frames bytes and knows nothing of what they ask for. What a path takes (`allowed`), what an error looks like
 (`error_body`) and what to do (`handler`) are given to it.
@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from headworks.engines.outbox import Outbox
 from headworks.gateway.http.answer import CLOSE_LINE, FirstLines, header_lines
 from headworks.gateway.http.connection import Connection
 from headworks.gateway.http.deadlines import DeadlineWheel
@@ -21,7 +22,8 @@ from headworks.gateway.http.exchange import Exchange
 from headworks.gateway.http.limits import EdgeLimits, HttpError
 from headworks.gateway.http.listen import LetIn, Listener, listen_on_path, listen_on_port
 
-Handler = Callable[[Exchange], Coroutine[Any, Any, None]]
+Handler = Callable[[Exchange], Coroutine[Any, Any, None] | None]
+"""A call, for what is answered or promised at once, and the rest of it as a coroutine where something has to be waited for."""
 ErrorBody = Callable[[int, str, str, str], tuple[list[tuple[bytes, bytes]], bytes]]
 
 
@@ -50,9 +52,11 @@ class Server:
         error_body: ErrorBody,
         on_fault: Callable[[BaseException], None] | None = None,
         let_in: LetIn | None = None,
+        outbox: Outbox | None = None,
     ) -> None:
         self._handler, self._on_fault, self._let_in = handler, on_fault, let_in
         self.limits = limits
+        self.outbox = outbox or Outbox()
         self.allowed = allowed
         """The methods a path takes, or None for a path that is not there. It always says the same of the same path."""
         self.clock_s = clock_s
@@ -62,7 +66,7 @@ class Server:
         self.counters = Counters()
         self.connections: set[Connection] = set()
         self.exchanges: set[Exchange] = set()
-        """Those whose handler still runs, answered or not. Bounded by `connections_max` and the handlers' own ends."""
+        """Whose handler still runs, answered or not, or whose answer is promised. Bounded as both are."""
         self.draining = False
         self.unread_bytes = 0
         self._unread: dict[Connection, int] = {}
@@ -111,8 +115,9 @@ class Server:
             await asyncio.wait_for(self._emptied.wait(), deadline_s)
         for connection in list(self.connections):
             connection.abort("deadline")
-        for exchange in list(self.exchanges):
-            exchange.cancel()
+        for task in [exchange.task for exchange in self.exchanges]:
+            if task is not None:
+                task.cancel()
         self._check_emptied()
         await self._emptied.wait()
         self.wheel.close()
@@ -180,17 +185,31 @@ class Server:
     def launch(self, exchange: Exchange) -> None:
         """Runs the handler, as far as it comes at once; the server holds the exchange until it ends."""
         self.exchanges.add(exchange)
-        exchange.coroutine = self._handler(exchange)
-        exchange.step()
+        try:
+            coroutine = self._handler(exchange)
+        except Exception as error:
+            self.handler_ended(exchange, error)
+            return
+        if coroutine is None:
+            self.handler_ended(exchange, None)
+        else:
+            exchange.task = asyncio.get_running_loop().create_task(coroutine)
+            exchange.task.add_done_callback(exchange.handler_done)
 
     def handler_ended(self, exchange: Exchange, error: BaseException | None) -> None:
         """Sees to it that no exchange is left without an end, whatever became of its handler."""
-        exchange.coroutine = None  # They hold each other.
-        if error is not None or not exchange.finished:
+        exchange.task = None  # They hold each other.
+        if error is not None or not (exchange.finished or exchange.promised):
             self._settle(exchange, error)
-        self.exchanges.discard(exchange)
-        if self.draining:
-            self._check_emptied()
+        if exchange.finished or exchange.gone_reason:
+            self.exchange_over(exchange)
+
+    def exchange_over(self, exchange: Exchange) -> None:
+        """It was answered, or its client left: nothing of it is waited for, unless its handler still runs."""
+        if exchange.task is None:
+            self.exchanges.discard(exchange)
+            if self.draining:
+                self._check_emptied()
 
     def _settle(self, exchange: Exchange, error: BaseException | None) -> None:
         if error is None and not exchange.gone:
