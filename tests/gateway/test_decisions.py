@@ -16,11 +16,13 @@ import pytest
 from gateway_records import decided, ended
 
 from headworks.core.effects import Outcome
+from headworks.core.policy import Policy
 from headworks.core.types import Decision, Verdict
-from headworks.gateway.accounts import Accounts, Records
+from headworks.gateway.accounts import WAITING_MAX, Accounts, Records
 from headworks.gateway.clock import UtcStamp
 from headworks.gateway.decisions import BUFFER_BYTES_MAX, DecisionLog
 from headworks.gateway.metrics import Registry
+from headworks.gateway.usage import UsageJournal
 from headworks.logs import reading
 
 WALL_S = 1_764_460_799.123456
@@ -216,6 +218,23 @@ def test_F2_records_are_counted_and_logged(tmp_path: Path, log: DecisionLog) -> 
         records.record(record)
     log.flush()
     assert [line["kind"] for line in lines(tmp_path)] == ["decision", "outcome"]
+
+
+def test_F2_what_is_counted_is_made_lines_of_at_once(tmp_path: Path, log: DecisionLog) -> None:
+    """All of it is looked at while the processor has it at hand; the disk gets it later."""
+    made, policy = Registry(list), Policy("v", 1, {}, {}, {})
+    journal = UsageJournal(tmp_path / "usage", policy, utc_s=lambda: WALL_S, offset_s=WALL_S, flush_s=60.0)
+    records = Records(Accounts(made), log, journal)
+    for _ in range(WAITING_MAX // 2 - 1):
+        records.record(decided("admit"))
+        records.record(ended("completed"))
+    records.record(decided("admit"))
+    assert (len(log._waiting), log._encoded_bytes, len(journal._buffer)) == (WAITING_MAX - 1, 0, 0)
+    records.record(ended("completed"))
+    assert (len(log._waiting), len(journal._ended)) == (0, 0)
+    assert log._encoded_bytes > 100 * WAITING_MAX
+    assert journal._buffer.count(b"\n") == WAITING_MAX // 2
+    journal.close()
 
 
 @pytest.mark.parametrize(

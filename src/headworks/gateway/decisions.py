@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,8 +33,8 @@ from headworks.logs.reading import Meaning, parsed
 FLUSH_S = 0.5
 BUFFER_BYTES_MAX = 16 * 1024 * 1024
 """Records that wait for the disk."""
-WAITING_MAX = 64
-"""Records that are encoded in one go, in about a tenth of a millisecond."""
+WAITING_MAX = 128
+"""Records that are encoded in one go, in a quarter of a millisecond. Where they are counted too it is half as many."""
 FORM_LINE = b'{"kind":"form"'
 SCAN_BYTES = 1024 * 1024
 LINE_BYTES_MAX = 65_536
@@ -91,11 +91,14 @@ class DecisionLog:
 
     def write(self, record: Decision | Outcome | Noted) -> None:
         """Put a record down. It is in the file within `FLUSH_S`, or when the log is closed."""
-        waiting = self._waiting
-        waiting.append(record)
-        if len(waiting) >= WAITING_MAX:
-            with self._lock:
-                self._encode_waiting()
+        self._waiting.append(record)
+        if len(self._waiting) >= WAITING_MAX:
+            self.encode()
+
+    def encode(self) -> None:
+        """What waits becomes lines now; they wait for the disk."""
+        with self._lock:
+            self._encode_waiting()
 
     def fact(self, kind: str, record: Fact, head: str = "", at_s: float | None = None) -> None:
         """Put down what decisions depend on. `head`: under this name it stands at the beginning of each further file too.
@@ -193,30 +196,30 @@ def find(directory: Path, name: str, tenant: str | None = None) -> list[dict[str
     needle = msgspec.json.encode(name)
     for path in reversed(paths(directory)):
         offsets, covered_bytes = log_index.look_up(path, name)
-        written = list(chain(_lines_at(path, offsets), _lines_with(path, needle, covered_bytes)))
-        lines = map(_meaning(path, written).line, written)
-        newest = deque((line for line in lines if line is not None and _names(line["record"], name, tenant)), maxlen=FOUND_MAX)
+        written = chain(_lines_at(path, offsets), _lines_with(path, needle, covered_bytes))
+        newest = deque((line for line in _told(path, written) if _names(line["record"], name, tenant)), maxlen=FOUND_MAX)
         found = [*newest, *found]
         if len(found) >= FOUND_MAX:
             break
     return found[-FOUND_MAX:]
 
 
-def _meaning(path: Path, written: list[Any]) -> Meaning:
-    """What these lines of a file mean: its fields, and the forms they refer to."""
-    meaning = Meaning()
-    if any(isinstance(line, list) for line in written):
-        for line in _lines_at(path, [0]):
-            meaning.line(line)
-        covered_bytes = 0
-        for number in {line[1] for line in written if meaning.lacks(line)}:
-            offsets, covered_bytes = log_index.look_up(path, f"{FORM} {number}")
-            for line in _lines_at(path, offsets):
-                meaning.line(line)
-        if any(map(meaning.lacks, written)):
-            for line in _lines_with(path, FORM_LINE, covered_bytes):
-                meaning.line(line)
-    return meaning
+def _told(path: Path, written: Iterable[Any]) -> Iterator[dict[str, Any]]:
+    """Lines of a file as objects. Its fields and the forms they refer to are looked up once there is a line that needs them."""
+    meaning: Meaning | None = None
+    for given in written:
+        if meaning is None:
+            meaning = Meaning()
+            for head in _lines_at(path, [0]):
+                meaning.line(head)
+        if meaning.lacks(given):
+            offsets, covered_bytes = log_index.look_up(path, f"{FORM} {given[1]}")
+            for form in _lines_at(path, offsets) if offsets else _lines_with(path, FORM_LINE, covered_bytes):
+                meaning.line(form)
+            meaning.forms.setdefault(given[1], None)  # it was lost: nobody looks for it again
+        line = meaning.line(given)
+        if line is not None:
+            yield line
 
 
 def _lines_at(path: Path, offsets: list[int]) -> Iterator[Any]:

@@ -106,6 +106,11 @@ class UsageJournal:
         else:
             self._ended.append(outcome)
 
+    def encode(self) -> None:
+        """What has ended becomes lines now; they wait for the disk."""
+        with self._lock:
+            self._write_down()
+
     def _write_down(self) -> None:
         """What has ended since, as lines. The caller holds the lock."""
         count = len(self._ended)

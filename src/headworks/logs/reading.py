@@ -46,7 +46,8 @@ class Meaning:
     def __init__(self) -> None:
         self._fields: dict[str, list[tuple[str, str, int]]] = {}
         """By kind: the object a field is in, its name there, and how many of its unit are one of that name's."""
-        self.forms: dict[int, Line] = {}
+        self.forms: dict[int, Line | None] = {}
+        """By number. None: it is known to be lost."""
 
     def line(self, given: Any) -> Line | None:
         """The line as an object. None: it is about lines, or it is none, or what it refers to was lost."""
