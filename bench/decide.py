@@ -41,7 +41,7 @@ from headworks.core.commands import Answer
 from headworks.core.gate import Gate
 from headworks.core.policy import INFINITE_S, ClassPolicy, DisciplinePolicy, Policy, PoolPolicy, ReplicaPolicy, TenantPolicy
 from headworks.core.types import Capacity, ReplicaSample, Request, RequestKey, Usage
-from headworks.gateway.app import GC_THRESHOLD
+from headworks.gateway.app import GC_THRESHOLDS
 from headworks.ledgers.memory import MemoryStore
 
 WAITING = (0, 100, 1_000, 10_000)
@@ -220,7 +220,7 @@ def row(pair: Pair, decisions: int) -> dict[str, float]:
     gc.collect()
     gc.freeze()
     thresholds = gc.get_threshold()
-    gc.set_threshold(GC_THRESHOLD, 50, 100)
+    gc.set_threshold(*GC_THRESHOLDS)
     costs_us = [pair.decide_us() for _ in range(decisions)]
     gc.set_threshold(*thresholds)
     gc.unfreeze()

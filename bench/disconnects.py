@@ -51,6 +51,7 @@ import uvloop
 
 from disconnects_client import Caller, Leaver, Occupier
 from disconnects_trials import MOMENTS, QUEUED, Scene, spread
+from headworks.logs import reading
 from headworks.tools.load import Plan, base_of, run
 from headworks.tools.load_engine import Words, calibrate, target
 from servers import free_port, process
@@ -217,8 +218,7 @@ def gateway(engine: str, model: str, policy: dict[str, str], outcomes: list[dict
             yield f"http://127.0.0.1:{port}", f"http://127.0.0.1:{admin}"
             time.sleep(LOG_FLUSH_S)
         for path in sorted(Path(folder, "decisions").glob("*.jsonl")):
-            lines = [json.loads(line) for line in path.read_text().splitlines()]
-            outcomes.extend(line["record"] for line in lines if line["kind"] == "outcome")
+            outcomes.extend(line["record"] for line in reading.lines(path) if line["kind"] == "outcome")
 
 
 CONFIG = """\

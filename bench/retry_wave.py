@@ -34,6 +34,7 @@ from typing import Any
 
 import openai
 
+from headworks.logs import reading
 from servers import free_port, process
 
 PEAK_RATIO_MAX = 1.2
@@ -126,7 +127,7 @@ async def whole(client: openai.AsyncOpenAI) -> str:
 
 def records(directory: Path) -> tuple[list[dict[str, Any]], float]:
     """What became of every attempt of the wave, and how many requests a second its first refusals were spread by."""
-    lines = [json.loads(line) for path in sorted(directory.glob("*.jsonl")) for line in path.read_text().splitlines()]
+    lines = [line for path in sorted(directory.glob("*.jsonl")) for line in reading.lines(path)]
     wave = [(line["kind"], line["record"]) for line in lines if line["kind"] in ("decision", "outcome")]
     refused = [one for kind, one in wave if kind == "decision" and one["outcome"] == "refuse" and one["key"][0] == "wave"]
     rates = [one["forecast"]["drain_tokens_per_s"] / one["work"]["tokens"] for one in refused]

@@ -38,14 +38,15 @@ LONG_FILES = {
 LONG_FUNCTIONS: dict[str, int] = {}
 
 BELOW = {
-    "cli": {"cli", "gateway", "tools", "testing", "ledgers", "engines", "sim", "config", "core"},
-    "gateway": {"gateway", "ledgers", "engines", "config", "core"},
-    "tools": {"tools", "ledgers", "engines", "sim", "config", "core"},
+    "cli": {"cli", "gateway", "tools", "testing", "ledgers", "engines", "sim", "config", "logs", "core"},
+    "gateway": {"gateway", "ledgers", "engines", "config", "logs", "core"},
+    "tools": {"tools", "ledgers", "engines", "sim", "config", "logs", "core"},
     "testing": {"testing", "ledgers", "engines", "sim", "config", "core"},
     "ledgers": {"ledgers", "config", "core"},
     "engines": {"engines", "config", "core"},
     "sim": {"sim", "config", "core"},
     "config": {"config", "core"},
+    "logs": {"logs"},
     "core": {"core"},
     "client": {"client"},
 }

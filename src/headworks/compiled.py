@@ -49,6 +49,7 @@ COMPILED = (
     "gateway/http/*.py",
     "gateway/keys.py",
     "gateway/last_minute.py",
+    "gateway/log_forms.py",
     "gateway/metrics.py",
     "gateway/models.py",
     "gateway/outlet.py",

@@ -125,6 +125,11 @@ class Pair:
 LENGTH = 2
 
 
+@dataclass(slots=True)
+class Usage:
+    tokens: int
+
+
 class Book:
     pass
 """
@@ -141,21 +146,26 @@ class Pair:
     left: int
     right: str = ''
     def __init__(self, left: int, right: str = '') -> None: self.left = left; self.right = right
-for _name, _type in {'left': 'int', 'right': 'str'}.items(): TYPES
+
 LENGTH: _Final = 2
 
+@mypyc_attr(acyclic=True)
+@dataclass(slots=True, init=False)
+class Usage:
+    tokens: int
+    def __init__(self, tokens: int) -> None: self.tokens = tokens
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Book:
     pass
 
-
+for _class, _name, _type in ((Pair, 'left', 'int'), (Pair, 'right', 'str'), (Usage, 'tokens', 'int'),): TYPES
 """
 
 
 def test_a_module_is_prepared_line_by_line() -> None:
     """What is added stands on lines that were there, so that a traceback names the line of the source."""
     native = run_path(str(ROOT / "scripts" / "native_source.py"))["native"]
-    types = "getattr(Pair, '__annotations__')[_name] = getattr(Pair, '__dataclass_fields__')[_name].type = _type"
+    types = "getattr(_class, '__annotations__')[_name] = getattr(_class, '__dataclass_fields__')[_name].type = _type"
     assert native(SOURCE) == PREPARED.replace("TYPES", types)
     for path in compiled.sources():
         before, after = path.read_text().splitlines(), native(path.read_text()).splitlines()

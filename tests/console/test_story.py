@@ -101,11 +101,10 @@ def test_F2_the_whole_life_of_a_request_that_waited_ran_and_was_left(tmp_path: P
 
 
 def test_F2_a_key_that_was_used_again_is_told_as_what_came_after(tmp_path: Path) -> None:
-    decision = refused()
-    log, clock = open_log(tmp_path)
+    decision = replace(refused(), decided_s=10.0)
+    log, _ = open_log(tmp_path)
     log.write(decision)
-    clock[0] = 12.4
-    log.write(replace(decision, id="r2", outcome="admit", reason="", rows=(), waited_s=0.0))
+    log.write(replace(decision, id="r2", outcome="admit", reason="", rows=(), decided_s=12.4, waited_s=0.0))
     log.close()
     found = explanations(tmp_path).of("r1")
     assert [line["record"]["id"] for line in found["records"]] == ["r1", "r2"]

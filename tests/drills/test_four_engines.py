@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import signal
 import time
@@ -22,6 +21,8 @@ from typing import Any
 import httpx
 import pytest
 from processes import BODY, Engine, Gateway, configuration, engine, gateway, until
+
+from headworks.logs import reading
 
 RATE_PER_S = 36.0
 GOOD_S = 3.0
@@ -120,7 +121,7 @@ class Four:
         assert pool["upstream_retried"] <= 0.1 * (pool["upstream_sent"] - pool["upstream_retried"]) + 3
 
     def lines(self) -> list[Any]:
-        return [json.loads(line) for file in sorted(self.log.glob("*.jsonl")) for line in file.read_text().splitlines()]
+        return [line for file in sorted(self.log.glob("*.jsonl")) for line in reading.lines(file)]
 
 
 @contextlib.contextmanager

@@ -24,6 +24,7 @@ from headworks.config.load import load_bytes
 from headworks.core.types import Reservation
 from headworks.gateway.app import App
 from headworks.gateway.decisions import paths
+from headworks.logs import reading
 from headworks.sim.presets import BatchingSettings, StepCost
 from headworks.testing.fake.settings import FakeSettings
 from headworks.testing.fake_engine import FakeEngine
@@ -97,7 +98,7 @@ class Scene:
         """All records of a kind in the decision log, oldest first."""
         assert self.app.log is not None
         self.app.log.flush()
-        lines = [json.loads(line) for path in paths(self.app.log._directory) for line in path.read_text().splitlines()]
+        lines = [line for path in paths(self.app.log._directory) for line in reading.lines(path)]
         return [line["record"] for line in lines if line["kind"] == kind]
 
     def outcome(self, name: str) -> dict[str, Any]:

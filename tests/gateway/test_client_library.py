@@ -15,6 +15,7 @@ import pytest
 from app_scene import ENVIRONMENT, PATIENT, Scene, chat, first_event, run, scene
 
 from headworks.client import AsyncRetryTransport, OverloadError, RetryPolicy, RetryTransport
+from headworks.logs import reading
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "client.md"
 ASK: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content": "one two three"}], "max_tokens": 5}
@@ -51,7 +52,7 @@ def hints_s(s: Scene) -> list[float]:
     assert s.app.log is not None
     s.app.log.flush()
     directory = Path(s.app.log._directory)
-    lines = [json.loads(line) for path in sorted(directory.glob("*.jsonl")) for line in path.read_text().splitlines()]
+    lines = [line for path in sorted(directory.glob("*.jsonl")) for line in reading.lines(path)]
     return [
         1.0 if line["record"]["retry_after_s"] is None else line["record"]["retry_after_s"]
         for line in lines

@@ -18,6 +18,7 @@ from headworks.core.policy import Policy
 from headworks.core.types import Capacity, Charge, ReplicaSample, Request, RequestKey
 from headworks.gateway.decisions import DecisionLog
 from headworks.gateway.log_facts import Facts
+from headworks.logs import reading
 
 POLICY = Policy("v1", 1, {}, {}, {})
 CAPACITY = Capacity("llama/0", "vllm", "1", "i", 4096, 8192, 16, 8, ("E1", "E3a"))
@@ -46,7 +47,7 @@ def log(tmp_path: Path, clock: Clock) -> Iterator[DecisionLog]:
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    return list(reading.lines(path))
 
 
 def kinds(directory: Path) -> list[str]:

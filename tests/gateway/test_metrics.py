@@ -293,9 +293,9 @@ def test_F1_a_reload_lets_new_names_in() -> None:
     made = registry()
     accounts = Accounts(made)
     new = {"key": RequestKey("newco", "k")}
-    accounts.outcome(ended("completed", **new))
+    accounts.record(ended("completed", **new))
     made.allow("tenant", ["acme", "newco"])
-    accounts.outcome(ended("completed", **new))
+    accounts.record(ended("completed", **new))
     found = exposed(made)
     assert found["goodput_total{class=interactive,model=m,tenant=other}"] == 1
     assert found["goodput_total{class=interactive,model=m,tenant=newco}"] == 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +12,7 @@ import pytest
 from app_scene import PATIENT, Scene, chat, fake_engine, first_event, rest_of_stream, run, scene
 
 from headworks.gateway.decisions import paths
+from headworks.logs import reading
 
 ASK: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content": "one two three"}]}
 TENANTS = {"acme": {"keys": ["env:ACME_KEY"], "active_requests_max": 1}}
@@ -153,7 +153,7 @@ def everything(s: Scene) -> list[dict[str, Any]]:
     """The whole decision log, read as the files are."""
     assert s.app.log is not None
     s.app.log.flush()
-    lines = [json.loads(line) for path in paths(s.app.log._directory) for line in path.read_text().splitlines()]
+    lines = [line for path in paths(s.app.log._directory) for line in reading.lines(path)]
     return [{"kind": line["kind"], **line["record"]} for line in lines]
 
 

@@ -18,6 +18,7 @@ from headworks.core.policy import Policy, PoolPolicy, ReplicaPolicy
 from headworks.core.types import Request, RequestKey, Work
 from headworks.gateway.decisions import DecisionLog
 from headworks.gateway.log_facts import Facts
+from headworks.logs import reading
 from headworks.tools import decision_log
 from headworks.tools.decision_log import Life, LogError, lives
 from headworks.tools.plan import plan
@@ -61,7 +62,7 @@ def rewritten(source: Path, target: Path, change: Callable[[list[dict[str, Any]]
     """The same log with something changed in it."""
     target.mkdir()
     for path in sorted(source.glob("*.jsonl")):
-        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        lines = list(reading.lines(path))
         change(lines)
         (target / path.name).write_text("".join(json.dumps(line) + "\n" for line in lines))
     return target

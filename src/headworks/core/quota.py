@@ -77,7 +77,7 @@ def billed(usage: Usage | None, work: Work, price: PricePolicy, reserved: bool) 
     if usage is None:
         return 0, 0
     prompt, cached, output = usage.prompt_tokens, usage.cached_tokens, usage.output_tokens
-    return prompt + output, price.nanomoney(prompt, cached, output)
+    return prompt + output, 0 if price is FREE else price.nanomoney(prompt, cached, output)
 
 
 class Quota:

@@ -17,7 +17,8 @@ WORKER = "0"
 """One process serves in this version."""
 UNWANTED = frozenset({"cancelled", "failed", "expired"})
 WAITING_MAX = 64
-"""Records that are counted together: a label is looked up once for all that share it."""
+"""Records that are counted together: a label is looked up once for all that share it. They are then written down as well,
+in the log and in the journal, while the processor has them at hand."""
 LATEST_MAX = 24
 """Decisions of each outcome that are kept for whoever looks: a flood of one kind leaves the others to be seen."""
 
@@ -30,8 +31,7 @@ class Accounts:
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
         registry.before_look = self._count
-        self._decisions: list[Decision] = []
-        self._outcomes: list[Outcome] = []
+        self._waiting: list[Decision | Outcome] = []
         self._attempts: dict[tuple[str, str], int] = {}
         self.alarms: dict[str, int] = {}
         """By name. They have no metric of their own: each one has a metric or a record that shows the matter itself."""
@@ -39,17 +39,13 @@ class Accounts:
         self._latest: dict[str, deque[Decision]] = {}
         """By outcome, up to the last counting."""
 
-    def decision(self, decision: Decision) -> None:
-        """A decision was made, at arrival or after waiting."""
-        self._decisions.append(decision)
-        if len(self._decisions) >= WAITING_MAX:
-            self._count()
-
-    def outcome(self, outcome: Outcome) -> None:
-        """An arrival has ended."""
-        self._outcomes.append(outcome)
-        if len(self._outcomes) >= WAITING_MAX:
-            self._count()
+    def record(self, record: Decision | Outcome) -> bool:
+        """A decision was made, at arrival or after waiting; or an arrival has ended. Whether all that waited is counted now."""
+        self._waiting.append(record)
+        if len(self._waiting) < WAITING_MAX:
+            return False
+        self._count()
+        return True
 
     def attempt(self, replica: str, outcome: str) -> None:
         """An execution sent to this replica ended: `completed`, `failed`, `cancelled`, `refused` (busy) or `lost`."""
@@ -66,22 +62,29 @@ class Accounts:
 
     def _count(self) -> None:
         """Everything that waits, those of the same labels together."""
-        decisions, self._decisions = self._decisions, []
-        outcomes, self._outcomes = self._outcomes, []
+        waiting, self._waiting = self._waiting, []
         attempts, self._attempts = self._attempts, {}
         decided: dict[Name, list[Decision]] = {}
-        for one in decisions:
-            decided.setdefault((one.key.tenant, one.service_class, one.model, one.outcome, one.reason), []).append(one)
+        ended: dict[Name, list[Outcome]] = {}
+        for one in waiting:
+            if isinstance(one, Decision):
+                made = one.key.tenant, one.service_class, one.model, one.outcome, one.reason
+                same = decided.get(made)
+                if same is None:
+                    same = decided[made] = []
+                same.append(one)
+            else:
+                name = _name(one)
+                alike = ended.get(name)
+                if alike is None:
+                    alike = ended[name] = []
+                alike.append(one)
         for same in decided.values():
             self._count_decisions(same)
-        ended: dict[Name, list[Outcome]] = {}
-        for end in outcomes:
-            result = end.outcome, end.reason, end.evidence, end.retry, end.retry_kind
-            ended.setdefault((end.key.tenant, end.service_class, end.model, end.pool, end.client, *result), []).append(end)
         for alike in ended.values():
             self._count_outcomes(alike)
-        for name, number in attempts.items():
-            self._registry.counter("upstream_attempts_total", *name).add(number)
+        for attempt, number in attempts.items():
+            self._registry.counter("upstream_attempts_total", *attempt).add(number)
 
     def _count_decisions(self, decisions: list[Decision]) -> None:
         """Decisions of one tenant, class, model, outcome and reason."""
@@ -130,39 +133,41 @@ class Accounts:
             unconfirmed_s = [end.unconfirmed_s for end in outcomes if end.unconfirmed_s is not None]
             if unconfirmed_s:
                 histogram("unconfirmed_seconds", one.pool, one.evidence).observe_all(unconfirmed_s)
-        if any(end.usage is not None for end in outcomes):
-            self._count_tokens(outcomes)
-            for what, growths in (
-                ("granted", sum(end.growths for end in outcomes)),
-                ("refused", sum(end.growths_refused for end in outcomes)),
-            ):
-                if growths:
-                    counter("growth_total", service_class, what).add(growths)
+        self._count_tokens(outcomes)
         if one.outcome == "completed":
             self._count_times(outcomes)
 
     def _count_tokens(self, outcomes: list[Outcome]) -> None:
-        """Tokens by kind, and how much had been set aside for them."""
+        """Tokens by kind, how much had been set aside for them, and how often that grew."""
         one, counter = outcomes[0], self._registry.counter
         labels = one.key.tenant, one.service_class, one.model
-        prompt_tokens = cached_tokens = output_tokens = reserved_tokens = 0
+        known = prompt_tokens = cached_tokens = output_tokens = reserved_tokens = granted = refused = 0
         ratios = []
         for end in outcomes:
             usage = end.usage
             if usage is not None:
                 reserved, prompt, output = end.work.tokens, usage.prompt_tokens, usage.output_tokens
+                known += 1
                 prompt_tokens += prompt
                 cached_tokens += usage.cached_tokens
                 output_tokens += output
                 reserved_tokens += reserved
                 if usage.exact and prompt + output > 0:
                     ratios.append(reserved / (prompt + output))
+            granted += end.growths
+            refused += end.growths_refused
+        if not known:
+            return
         counter("tokens_total", *labels, "prompt").add(prompt_tokens)
         counter("tokens_total", *labels, "cached").add(cached_tokens)
         counter("tokens_total", *labels, "output").add(output_tokens)
         counter("tokens_total", *labels, "reserved").add(reserved_tokens)
         counter("tokens_total", *labels, "wasted").add(output_tokens if one.outcome in UNWANTED else 0)
         self._registry.histogram("reserved_over_used_ratio", *labels[:2]).observe_all(ratios)
+        if granted:
+            counter("growth_total", one.service_class, "granted").add(granted)
+        if refused:
+            counter("growth_total", one.service_class, "refused").add(refused)
 
     def _count_times(self, outcomes: list[Outcome]) -> None:
         """What the clients of completed requests saw."""
@@ -209,6 +214,22 @@ class Accounts:
         self._registry.histogram("loop_lag_seconds", worker).observe(seconds)
 
 
+def _name(end: Outcome) -> Name:
+    """What outcomes have to have in common to be counted together."""
+    return (
+        end.key.tenant,
+        end.service_class,
+        end.model,
+        end.pool,
+        end.client,
+        end.outcome,
+        end.reason,
+        end.evidence,
+        end.retry,
+        end.retry_kind,
+    )
+
+
 class Records:
     """Everything the gate wants written down: counted, and logged where a log is configured."""
 
@@ -218,14 +239,16 @@ class Records:
         self._usage = usage
 
     def record(self, record: Decision | Outcome) -> None:
-        if isinstance(record, Decision):
-            self._accounts.decision(record)
-        else:
-            self._accounts.outcome(record)
-            if self._usage is not None:
-                self._usage.write(record)
-        if self._log is not None:
-            self._log.write(record)
+        log, usage = self._log, self._usage
+        if log is not None:
+            log.write(record)
+        if usage is not None and isinstance(record, Outcome):
+            usage.write(record)
+        if self._accounts.record(record):
+            if log is not None:
+                log.encode()
+            if usage is not None:
+                usage.encode()
 
     def troubles(self) -> list[str]:
         """What could not be written down, a sentence each; none while the disk takes everything."""

@@ -29,13 +29,14 @@ class LastMinute:
         if outcomes[0].outcome == "refused" and reason is not None and reason.scope in OWN_FAULT:
             return
         seconds = self._classes.setdefault(outcomes[0].service_class, deque(maxlen=WINDOW_S + 1))
+        second = ended = good = 0
         for end in outcomes:
-            second = int(end.ended_s)
-            if not seconds or second > seconds[-1][0]:
-                seconds.append([second, 0, 0])
-            entry = seconds[-1]  # what was counted late belongs to a second that is nearly this one
-            entry[1] += 1
-            entry[2] += end.in_slo
+            if end.ended_s >= second + 1:
+                _add(seconds, second, ended, good)
+                second, ended, good = int(end.ended_s), 0, 0
+            ended += 1  # what was counted late belongs to a second that is nearly this one
+            good += end.in_slo
+        _add(seconds, second, ended, good)
 
     def ratios(self, now_s: float) -> Iterator[tuple[str, float]]:
         """By class; a class in which nothing ended has none: a quiet night is not a bad one."""
@@ -44,3 +45,13 @@ class LastMinute:
             arrivals = sum(entry[1] for entry in ended)
             if arrivals:
                 yield service_class, sum(entry[2] for entry in ended) / arrivals
+
+
+def _add(seconds: deque[list[int]], second: int, ended: int, good: int) -> None:
+    if not ended:
+        return
+    if not seconds or second > seconds[-1][0]:
+        seconds.append([second, 0, 0])
+    entry = seconds[-1]
+    entry[1] += ended
+    entry[2] += good

@@ -13,7 +13,7 @@ also has, each as a line of its own kind:
     drain    nobody new is admitted from here on
 
 Each has the instant at which the gate was told of it. The first three stand at the beginning of each file. An outcome has what
-its client asked for (`Asked`), in numbers: no prompt, no fingerprint. None of it costs a request more than one tuple.
+its client asked for, in numbers: no prompt, no fingerprint. None of it costs a request more than a dozen of these.
 """
 
 from __future__ import annotations
@@ -42,10 +42,6 @@ if TYPE_CHECKING:
 IDLE_S = 5.0
 LATE_S = 0.0001
 """A tick that came so much after it was due is a line: what came between was handled before what was due."""
-Asked = tuple[int, int | None, int | None, int, int, bool, bool, bool, int, float, float, str, str]
-"""Prompt bytes, prompt tokens if known exactly, output tokens at most and at least, samples, streamed, assembles, key given,
-retry number, seconds from arrival to the latest start and to the latest end its client bears (null: any), kind of prompt,
-route."""
 
 
 class Began(msgspec.Struct):

@@ -33,8 +33,11 @@ ENTRIES_MAX = 8_000_000
 UNCOVERED_BYTES_MIN = 16 * 1024 * 1024
 """Less than that is not worth a new index: it is scanned in a moment."""
 RECORD = b'"record":{'
-NAMES = re.compile(rb'"record":\{"id":"([^"\\]+)","key":\["[^"\\]*","([^"\\]+)"\](?:,"(?:execution|request_id)":"([^"\\]+)")?')
-"""A record begins with its names, in this order (`decisions.py`)."""
+OBJECT = re.compile(rb'"record":\{"id":"([^"\\]+)","key":\["[^"\\]*","([^"\\]+)"\](?:,"(?:execution|request_id)":"([^"\\]+)")?')
+"""A record begins with its names, in this order: those that clients gave, and all that were written before arrays were."""
+ARRAY = re.compile(rb'\["(?:decision|outcome)",(?:\d+|{.*?}),"([^"\\]+)",(?:null|"([^"\\]+)")(?:,"([^"\\]+)")?')
+"""Kind, form, id, key, and of an outcome the execution (`logs/fields.py`)."""
+FORM = re.compile(rb'{"kind":"form",.*?"record":{"number":(\d+)')
 LOWEST_PRIORITY = 19
 Making = subprocess.Popen[bytes]
 
@@ -109,7 +112,10 @@ def _entries(path: Path) -> tuple[list[int], int]:
 
 
 def _names(line: bytes) -> Iterable[bytes]:
-    found = NAMES.match(line, line.find(RECORD))
+    if line.startswith(b'{"kind":"form"'):
+        form = FORM.match(line)
+        return () if form is None else (b"form " + form[1],)
+    found = ARRAY.match(line) if line.startswith(b"[") else OBJECT.match(line, line.find(RECORD))
     # Where no key was given, the id stands for it.
     return {name for name in found.groups() if name} if found is not None else ()
 

@@ -18,7 +18,7 @@ from headworks.gateway.reply import number
 
 Line = dict[str, Any]
 ROUTE = 12
-"""Its place in what was asked for (`log_facts.Asked`)."""
+"""Its place in what was asked for."""
 AT_ONCE_S = 0.0005
 WIDE_RATIO = 0.1
 """A rate known less well than this is told as such."""

@@ -28,14 +28,14 @@ from headworks.core.effects import Outcome
 from headworks.core.policy import Policy, PricePolicy
 from headworks.core.quota import DAY_S, FREE, HOUR_S, Period, billed
 from headworks.core.types import Usage
-from headworks.gateway.log_records import Bill
+from headworks.gateway.log_records import Bill, UsageLine
 
 FLUSH_S = 0.1
 BUFFER_BYTES_MAX = 16 * 1024 * 1024
 """Lines that wait for the disk."""
 LINE_BYTES = 512
 """What one that is not written down yet is counted as."""
-HEADS_MAX = 4_096
+TERMS_MAX = 4_096
 UNKNOWN = Usage(0, 0, 0, 0.0, "", False)
 SETTLED_S = 2 * DAY_S
 """A file not written to for so long has no writer any more: its totals may be kept beside it."""
@@ -69,11 +69,12 @@ class UsageJournal:
         self._policy = policy
         self._offset_s = offset_s
         self._utc_s = utc_s
-        self._heads: dict[tuple[str, str, str, str], tuple[str, PricePolicy, bool]] = {}
+        self._terms: dict[tuple[str, str], tuple[PricePolicy, bool]] = {}
+        self._encode_lines = msgspec.json.Encoder().encode_lines
         self._lock = threading.Lock()
-        """Held for an append or a swap; for file work only at the turn of a day."""
+        """Held while lines are made or taken; for file work only at the turn of a day."""
         self._ended: list[Outcome] = []
-        """Not written down yet."""
+        """Not written down yet. Put down without the lock, so they are only ever added behind the others."""
         self._buffer = bytearray()
         self._totals: Billed = {}
         """Of the running file."""
@@ -93,54 +94,70 @@ class UsageJournal:
         """Quotas and prices of what ends from now on."""
         with self._lock:
             self._write_down()
-            self._heads.clear()
+            self._terms.clear()
             self._policy = policy
 
     def write(self, outcome: Outcome) -> None:
         """Put an execution down that has ended: one that was sent, whatever became of it."""
         if outcome.admitted_s is None or not outcome.evidence or outcome.evidence == "E0":
             return
+        if len(self._buffer) + LINE_BYTES * len(self._ended) > BUFFER_BYTES_MAX:
+            self.dropped += 1
+        else:
+            self._ended.append(outcome)
+
+    def encode(self) -> None:
+        """What has ended becomes lines now; they wait for the disk."""
         with self._lock:
-            if len(self._buffer) + LINE_BYTES * len(self._ended) > BUFFER_BYTES_MAX:
-                self.dropped += 1
-            else:
-                self._ended.append(outcome)
+            self._write_down()
 
     def _write_down(self) -> None:
         """What has ended since, as lines. The caller holds the lock."""
-        ended, self._ended = self._ended, []
-        lines = [self._line(outcome) for outcome in ended]
-        self._buffer += "".join(lines).encode()
+        count = len(self._ended)
+        ended = self._ended[:count]
+        del self._ended[:count]
+        if ended:
+            self._buffer += self._encode_lines([self._line(outcome) for outcome in ended])
 
-    def _line(self, outcome: Outcome) -> str:
-        usage, work = outcome.usage, outcome.work
-        about = outcome.key.tenant, outcome.client, outcome.model, outcome.pool
-        head, price, bills_reserved = self._heads.get(about) or self._head(about)
+    def _line(self, outcome: Outcome) -> UsageLine:
+        usage, work, tenant = outcome.usage, outcome.work, outcome.key.tenant
+        terms = self._terms.get((tenant, outcome.model))
+        price, bills_reserved = self._terms_of(tenant, outcome.model) if terms is None else terms
         assert outcome.admitted_s is not None
         charged_utc_s = int(outcome.admitted_s + self._offset_s)
         tokens, nanomoney = billed(usage, work, price, bills_reserved and outcome.outcome == "cancelled")
-        _add(self._totals, charged_utc_s, about[0], tokens, nanomoney)
-        used = usage or UNKNOWN
-        return (
-            f'{head},"execution":"{outcome.execution}","charged_utc_s":{charged_utc_s},'
-            f'"ended_utc_s":{outcome.ended_s + self._offset_s:.3f},"prompt_tokens":{used.prompt_tokens},'
-            f'"cached_tokens":{used.cached_tokens},"output_tokens":{used.output_tokens},'
-            f'"exact":{"true" if used.exact else "false"},"reserved_tokens":{work.tokens},"end":"{outcome.outcome}",'
-            f'"evidence":"{outcome.evidence}","billed_tokens":{tokens},"billed_nanomoney":{nanomoney}}}\n'
+        _add(self._totals, charged_utc_s, tenant, tokens, nanomoney)
+        used = UNKNOWN if usage is None else usage
+        return UsageLine(
+            tenant,
+            outcome.client,
+            outcome.model,
+            outcome.pool,
+            self._policy.price_version,
+            outcome.execution,
+            charged_utc_s,
+            int((outcome.ended_s + self._offset_s) * 1000.0 + 0.5) / 1000.0,
+            used.prompt_tokens,
+            used.cached_tokens,
+            used.output_tokens,
+            used.exact,
+            work.tokens,
+            outcome.outcome,
+            outcome.evidence,
+            tokens,
+            nanomoney,
         )
 
-    def _head(self, about: tuple[str, str, str, str]) -> tuple[str, PricePolicy, bool]:
-        """What the lines of one client, model and pool have in common: their beginning, the price, and what is billed."""
-        tenant, client, model, pool = about
+    def _terms_of(self, tenant: str, model: str) -> tuple[PricePolicy, bool]:
+        """The price, and whether what was reserved is billed for what was cancelled."""
         policy = self._policy
-        known = {"tenant": tenant, "client": client, "model": model, "pool": pool, "price_version": policy.price_version}
         limits = policy.tenants.get(tenant)
         bills_reserved = limits is not None and limits.quota is not None and limits.quota.bill == "reserved"
-        if len(self._heads) >= HEADS_MAX:
-            self._heads.clear()
-        head = msgspec.json.encode(known).decode()[:-1], policy.prices.get(model, FREE), bills_reserved
-        self._heads[about] = head
-        return head
+        if len(self._terms) >= TERMS_MAX:
+            self._terms.clear()
+        terms = policy.prices.get(model, FREE), bills_reserved
+        self._terms[tenant, model] = terms
+        return terms
 
     def others(self, periods: Mapping[str, Period]) -> Others:
         """Read the other files as far as these periods need. May take long: files of killed processes are read line by line."""
@@ -297,7 +314,10 @@ class _File:
 
 
 def _add(totals: Billed, charged_utc_s: int, tenant: str, tokens: int, nanomoney: int) -> None:
-    hour = totals.setdefault(charged_utc_s // HOUR_S, {})
+    number = charged_utc_s // HOUR_S
+    hour = totals.get(number)
+    if hour is None:
+        hour = totals[number] = {}
     before = hour.get(tenant, (0, 0))
     hour[tenant] = (before[0] + tokens, before[1] + nanomoney)
 

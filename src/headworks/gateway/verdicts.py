@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import msgspec
 
-from headworks.core.types import Row, Verdict
+from headworks.core.types import Verdict
 
 
 class ShownVerdict(msgspec.Struct, gc=False):
@@ -24,11 +24,3 @@ class ShownVerdict(msgspec.Struct, gc=False):
 def shown(verdicts: Iterable[Verdict]) -> list[ShownVerdict]:
     """For a refusal's body."""
     return [ShownVerdict(*verdict) for verdict in verdicts]
-
-
-def shown_rows(rows: Sequence[Row]) -> list[ShownVerdict]:
-    """The same of rows as they were written down, for the decision log."""
-    return [
-        ShownVerdict(check, scope, value, limit, unit, value <= limit, "" if value <= limit else reason)
-        for check, scope, value, limit, unit, reason in rows
-    ]

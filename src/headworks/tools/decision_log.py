@@ -1,12 +1,12 @@
 """A decision log read back: the lives of gateways in it, each with its policies, its engines and its arrivals.
 
-Its lines are in `log_lines.py`.
+Its lines are in `log_lines.py`, and are read by `logs/reading.py`.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ import msgspec
 from headworks.core.events import Drain, Event, PolicyChanged, ReplicaDescribed, ReplicaSampled, SampleFailed, UsageRead
 from headworks.core.policy import Policy
 from headworks.core.types import Capacity, ReplicaSample
+from headworks.logs.reading import lines
 from headworks.tools.log_lines import Arrival, Asked, Began, Decided, Draining, Ended, Late, Line, Unseen, Used
 
 ARRIVALS_MAX = 1_000_000
@@ -24,6 +25,19 @@ SIMULATED = "simulated"
 """The kind of ledger of a simulated gateway, where nothing takes time."""
 WHOLE_S = 60.0
 """An engine is heard of, or not, every few seconds: a life with nothing in its first minute has lost its first file."""
+
+KINDS: dict[str, Any] = {
+    "began": Began,
+    "policy": Policy,
+    "engine": Capacity,
+    "sample": ReplicaSample,
+    "unseen": Unseen,
+    "used": Used,
+    "drain": Draining,
+    "late": Late,
+    "decision": Decided,
+    "outcome": Ended,
+}
 
 
 class LogError(ValueError):
@@ -88,20 +102,9 @@ def lives(directory: Path, since: str = "", until: str = "") -> list[Life]:
     reading = _Reading(since, until)
     for path in paths:
         reading.begin_file()
-        for line in _lines(path):
-            reading.take(line)
+        for line in lines(path):
+            reading.take(msgspec.convert(line, Line))
     return reading.lives()
-
-
-def _lines(path: Path) -> Iterator[Line]:
-    """Lines that a crash has cut are passed over."""
-    decoder = msgspec.json.Decoder(Line)
-    with path.open("rb") as file:
-        for text in file:
-            try:
-                yield decoder.decode(text)
-            except msgspec.DecodeError:
-                continue
 
 
 class _Open:
@@ -130,21 +133,6 @@ class _Reading:
         self._arrivals = self._lines = 0
         self._of_nobody = 0
         self._without_asked = 0
-        self._decode: dict[str, Callable[[bytes], Any]] = {
-            kind: msgspec.json.Decoder(record).decode
-            for kind, record in (
-                ("began", Began),
-                ("policy", Policy),
-                ("engine", Capacity),
-                ("sample", ReplicaSample),
-                ("unseen", Unseen),
-                ("used", Used),
-                ("drain", Draining),
-                ("late", Late),
-                ("decision", Decided),
-                ("outcome", Ended),
-            )
-        }
 
     def begin_file(self) -> None:
         """Whose lines these are is said by the first."""
@@ -152,11 +140,11 @@ class _Reading:
 
     def take(self, line: Line) -> None:
         self._lines += 1
-        decode = self._decode.get(line.kind)
-        if decode is None:  # a client's own name for a request
+        kind = KINDS.get(line.kind)
+        if kind is None:  # a client's own name for a request
             return
         try:
-            record = decode(line.record)
+            record = msgspec.convert(line.record, kind)
         except msgspec.ValidationError as error:
             raise LogError(f"a line of kind {line.kind!r} is not as this version writes it: {error}") from error
         if line.kind == "began":

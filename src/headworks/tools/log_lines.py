@@ -1,10 +1,12 @@
 """Lines of a decision log as they are read back: of each kind the fields that deciding again needs.
 
-They are written by `gateway/decisions.py` and `gateway/log_facts.py`, whose names these are; a test writes with the one and
-reads with the other.
+They are written by `gateway/decisions.py` and `gateway/log_facts.py`, whose names these are, and made objects again by
+`logs/reading.py`; a test writes with the one and reads with the other.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import msgspec
 
@@ -13,7 +15,7 @@ from headworks.core.types import Charge, RequestKey, Usage, Work
 
 
 class Asked(msgspec.Struct, array_like=True, gc=False, frozen=True):
-    """What a client asked for (`gateway/log_facts.py`)."""
+    """What a client asked for (`gateway/log_forms.py`)."""
 
     prompt_bytes: int
     prompt_tokens: int | None
@@ -143,7 +145,7 @@ class Line(msgspec.Struct):
     kind: str
     utc: str
     monotonic_s: float
-    record: msgspec.Raw
+    record: Any
 
 
 def patience_s(asked: Asked) -> tuple[float, float]:

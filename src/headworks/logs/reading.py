@@ -1,0 +1,130 @@
+"""Lines of a decision log read back as objects, whichever way they were written (`fields.py`).
+
+{"kind":"decision","utc":"2026-11-29T23:59:59.123456Z","monotonic_s":812.5,"record":{"id":…,"verdicts":[{…},…],…}}
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from headworks.logs.fields import ASKED_TIMES, DECISION, FIELDS, FORM, OUTCOME, USAGE
+
+Line = dict[str, Any]
+US_PER_S = 1_000_000
+NS_PER_S = 1_000_000_000
+SCALES = {"_us": US_PER_S, "_ns": NS_PER_S}
+AT = {DECISION: "decided_s", OUTCOME: "ended_s"}
+"""When a line was written, by the clock of the process."""
+
+
+def lines(path: Path) -> Iterator[Line]:
+    """All lines of a file, in order; one that a crash has cut is passed over."""
+    meaning = Meaning()
+    with path.open("rb") as file:
+        for text in file:
+            line = meaning.line(parsed(text))
+            if line is not None:
+                yield line
+
+
+def parsed(text: bytes) -> Any:
+    """A line as it stands there; None: it is not whole."""
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return None
+
+
+class Meaning:
+    """What is known of a file: what its fields are called, and which forms it has."""
+
+    def __init__(self) -> None:
+        self._fields: dict[str, list[tuple[str, str, int]]] = {}
+        """By kind: the object a field is in, its name there, and how many of its unit are one of that name's."""
+        self.forms: dict[int, Line | None] = {}
+        """By number. None: it is known to be lost."""
+
+    def line(self, given: Any) -> Line | None:
+        """The line as an object. None: it is about lines, or it is none, or what it refers to was lost."""
+        if isinstance(given, dict):
+            return None if self._learns(given) else given
+        return self._told(given) if isinstance(given, list) else None
+
+    def lacks(self, given: Any) -> bool:
+        """Whether it refers to a form that is not known."""
+        return isinstance(given, list) and len(given) > 1 and isinstance(given[1], int) and given[1] not in self.forms
+
+    def _learns(self, line: Line) -> bool:
+        if line.get("kind") == FORM:
+            self.forms[line["record"]["number"]] = line["record"]
+            return True
+        if line.get("kind") == FIELDS:
+            self._fields = {kind: [_place(name) for name in names] for kind, names in line["record"].items()}
+            return True
+        return False
+
+    def _told(self, given: list[Any]) -> Line | None:
+        fields = self._fields.get(given[0]) if given else None
+        form = given[1] if fields is not None and isinstance(given[1], dict) else self.forms.get(given[1] if fields else 0)
+        if fields is None or form is None:
+            return None
+        record: Line = {}
+        for (group, name, scale), value in zip(fields, given, strict=False):
+            into = record if not group else record.setdefault(group, {})
+            into[name] = value / scale if scale > 1 and isinstance(value, int) else value
+        kind, utc_us = record.pop("kind"), record.pop("utc_us")
+        del record["form"]
+        record["key"] = [form["tenant"], record["id"] if record["key"] is None else record["key"]]
+        record |= {name: value for name, value in form.items() if name not in ("number", "tenant", "verdicts", "asked")}
+        _finish_decision(record, form) if kind == DECISION else _finish_outcome(record, form)
+        return {"kind": kind, "utc": utc_text(utc_us), "monotonic_s": record[AT[kind]], "record": record}
+
+
+def _place(name: str) -> tuple[str, str, int]:
+    """`forecast.wait_us` is the field `wait_s` of `forecast`, in millionths."""
+    group, _, field = name.rpartition(".")
+    scale = SCALES.get(field[-3:], 1) if field != "utc_us" else 1
+    return group, f"{field[:-3]}_s" if scale > 1 else field, scale
+
+
+def _finish_decision(record: Line, form: Line) -> None:
+    came_s, compared = record.pop("came_s"), record.pop("compared")
+    record["waited_s"] = record["decided_s"] - came_s
+    record["verdicts"] = [
+        _verdict(measure, value, limit)
+        for measure, value, limit in zip(form["verdicts"], compared[::2], compared[1::2], strict=True)
+    ]
+
+
+def _verdict(measure: list[str], value: float | None, limit: float | None) -> Line:
+    """It is passed if the value is within the limit; what is not finite is null."""
+    check, scope, unit, reason = measure
+    passed = limit is None or (value is not None and value <= limit)
+    named = {"check": check, "scope": scope, "value": value, "limit": limit, "unit": unit}
+    return named | {"passed": passed, "reason": "" if passed else reason}
+
+
+def _finish_outcome(record: Line, form: Line) -> None:
+    usage, asked = record["usage"], record["asked"]
+    if usage is not None:
+        places = (_place(name) for name in USAGE)
+        record["usage"] = {
+            name: value / scale if scale > 1 and isinstance(value, int) else value
+            for (_, name, scale), value in zip(places, usage, strict=False)
+        }
+    if asked is not None:
+        for place in ASKED_TIMES:
+            if isinstance(asked[place], int):
+                asked[place] /= NS_PER_S
+        record["asked"] = [*asked, *form["asked"]]
+
+
+def utc_text(utc_us: int) -> str:
+    """Microseconds since 1970 as `2026-11-29T23:59:59.123456Z`."""
+    second, micros = divmod(utc_us, US_PER_S)
+    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(second))}.{micros:06d}Z"
