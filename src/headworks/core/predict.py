@@ -225,7 +225,7 @@ class PrefillTime:
         self._alone_beyond = Window(BEYOND_KEPT)
 
     def _forget_load(self) -> None:
-        self._plane = FittedPlane(keep_ratio=0.98)
+        self._plane = FittedPlane(keep_ratio=0.99)
         self._beyond: dict[int, Window] = {}
         """What it took beyond the fit, by the size of the prompt: a bin for each factor of four."""
         self._refused_s: dict[int, float] = {}
