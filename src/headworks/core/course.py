@@ -64,7 +64,7 @@ class Course:
             if life.request.prefix:
                 life.lane.pool.affinity.sent(life.request.prefix, replica.name)
             replica.opening += 1
-            replica.sent_tokens += work.prefill_tokens
+            replica.sent_tokens += life.lane.lengths.prompts.tokens(work)
             tokens = to_read_tokens(work, life.lane)
             replica.prefill.sent(tokens, now_s)
             if life.streamed:
