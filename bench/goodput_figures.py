@@ -92,6 +92,8 @@ def _left_by_whim(window: Window, arrival: Arrival) -> bool:
     attempt = arrival.attempt
     if attempt.left_s is None:
         return False
+    if attempt.first_byte_s is not None and attempt.first_byte_s <= attempt.left_s:
+        return True  # they wait for a first token only: who has it and leaves does not leave for that
     return attempt.left_s - attempt.arrived_s < PATIENCE_PROMISES * window.promise_s(arrival) - 1e-6
 
 

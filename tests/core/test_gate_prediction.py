@@ -87,10 +87,10 @@ def test_B2_a_first_token_is_foreseen_behind_the_prompts_that_are_being_read() -
     bench.arrive(1_000, stream=True)
     for _ in range(3):
         bench.arrive(1_000, stream=True)
-    assert [decision.forecast.prefill_s for decision in bench.decisions()[-3:]] == pytest.approx([0.4, 0.6, 0.8], abs=0.001)
+    assert [decision.forecast.prefill_s for decision in bench.decisions()[-3:]] == pytest.approx([0.4, 0.6, 0.8], abs=0.005)
     bench.arrive(2_000, stream=True)
     refused = bench.refusal()
-    assert (refused.reason, refused.forecast.ttft_s) == ("queue_delay_exceeded", pytest.approx(1.2, abs=0.001))
+    assert (refused.reason, refused.forecast.ttft_s) == ("queue_delay_exceeded", pytest.approx(1.2, abs=0.015))
 
 
 def test_B2_a_wait_past_the_horizon_is_not_retryable() -> None:

@@ -10,6 +10,7 @@ import pytest
 from headworks.core import events
 from headworks.core.commands import Reserve, Start
 from headworks.core.effects import Ask, Run
+from headworks.core.lane import Lane
 from headworks.core.policy import ClassPolicy, PoolPolicy
 from headworks.core.reading import Reading
 from headworks.core.types import Charge, Verdict, Work
@@ -202,6 +203,12 @@ def work(prompt_tokens: int) -> Work:
     return Work(prompt_tokens + 1, prompt_tokens, 1, 0.0, prompt_tokens + 1, 1)
 
 
+def lane() -> Lane:
+    """Of a tenant of whom nothing is known."""
+    gate = Bench(policy(interactive=SLOW)).gate
+    return gate._desk.lane("t", "interactive", "p")
+
+
 def test_B7_auto_is_what_the_engine_reads_within_the_smallest_promise() -> None:
     reading = Reading(AUTO, 1.0)
     assert (reading.tokens_max, reading.heavy_max, reading.from_tokens) == (8_192, 1, 512)
@@ -246,7 +253,7 @@ def test_B7_classes_that_promise_less_have_half_of_an_automatic_cap_and_all_of_a
     assert reading.has_room(4_000, None) and reading.has_room(4_000, 5.0)
     assert not reading.has_room(4_001, None) and not reading.has_room(4_001, 5.0)
     assert reading.has_room(14_000, 1.0) and not reading.has_room(14_001, 1.0)
-    assert [row[2:4] for row in reading.rows(work(4_001), 5.0, "p")] == [(10_001, 10_000)]
+    assert [row[2:4] for row in reading.rows(4_001, 5.0, "p")] == [(10_001, 10_000)]
     stated = Reading(replace(AUTO, prefill_tokens_max=10_000), 1.0)
     stated.begin((("r", "prefill_tokens", 6_000),))
     assert stated.has_room(4_000, None) and stated.has_room(4_000, 1.0)
@@ -255,11 +262,11 @@ def test_B7_classes_that_promise_less_have_half_of_an_automatic_cap_and_all_of_a
 def test_B7_where_nobody_is_promised_a_first_token_there_is_no_cap() -> None:
     reading = Reading(AUTO, None)
     reading.observe(10_000, 0.5)
-    assert reading.charges(work(1_000_000), "r") == ()
+    assert reading.size(work(1_000_000), lane()) == 0 and reading.charges(0, "r") == ()
     assert reading.limits("r") == ()
     stated = Reading(replace(AUTO, heavy_prefills_max=3), None)
-    assert stated.charges(work(4_095), "r") == ()
-    assert stated.charges(work(4_096), "r") == (("r", "prefill_tokens", 4_096), ("r", "heavy_prefills", 1))
+    assert stated.size(work(4_095), lane()) == 0
+    assert stated.charges(stated.size(work(4_096), lane()), "r") == (("r", "prefill_tokens", 4_096), ("r", "heavy_prefills", 1))
     assert stated.limits("r") == (("r", "heavy_prefills", 3),)
 
 

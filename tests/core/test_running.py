@@ -27,11 +27,12 @@ def plain_peak(everybody: list[Alike]) -> float:
     peaks = []
     for place, tokens in enumerate(AHEAD_TOKENS):
         mean = variance = 0.0
+        all_run_on = sum(one + tokens for _, held in everybody for one in held)
         for runs, held in everybody:
             for one in held if place < len(runs) else ():
                 mean += runs[place] * (one + tokens)
                 variance += runs[place] * (1.0 - runs[place]) * (one + tokens) ** 2
-        peaks.append(mean + SPREADS * sqrt(variance))
+        peaks.append(min(mean + SPREADS * sqrt(variance), all_run_on) if variance else mean)
     return max(peaks)
 
 

@@ -98,7 +98,10 @@ def _peak(rows: list[Row], work: Work, lane: Lane, now_s: float) -> None:
 
 def _reading(rows: list[Row], work: Work, lane: Lane) -> None:
     """Beside the prompts that the engine which reads least has in hand (B7)."""
-    rows += lane.pool.reads_least().reading.rows(work, lane.service_class.ttft_slo_s, lane.pool_scope)
+    reading = lane.pool.reads_least().reading
+    tokens = reading.size(work, lane)
+    if tokens:
+        rows += reading.rows(tokens, lane.service_class.ttft_slo_s, lane.pool_scope)
 
 
 def _tenant(rows: list[Row], work: Work, lane: Lane) -> None:

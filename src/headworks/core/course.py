@@ -28,13 +28,14 @@ from headworks.core.events import (
     Stopped,
 )
 from headworks.core.evidence import ClockProof
-from headworks.core.forecast import saw_end, saw_first_token, saw_nothing, uncached
+from headworks.core.forecast import saw_end, saw_first_token, saw_nothing
 from headworks.core.growth import Growth
 from headworks.core.life import LEAVING, RUNNING, SENT, SETTLING, UNASKED, Life
 from headworks.core.policy import INFINITE_S
 from headworks.core.pool import Pool
 from headworks.core.replica import BROKEN, Replica
 from headworks.core.types import Decision, ReplicaSample
+from headworks.core.unread import plain_tokens, to_read_tokens
 
 OVERDUE_S = 10.0
 """Evidence not there by then raises an alarm, and again every so often. The charge stays."""
@@ -63,10 +64,11 @@ class Course:
             if life.request.prefix:
                 life.lane.pool.affinity.sent(life.request.prefix, replica.name)
             replica.opening += 1
-            replica.sent_tokens += work.prefill_tokens
-            replica.prefill.sent(uncached(work, life.lane), now_s)
+            replica.sent_tokens += life.lane.lengths.prompts.tokens(work)
+            tokens = to_read_tokens(work, life.lane)
+            replica.prefill.sent(tokens, now_s)
             if life.streamed:
-                life.opening_tokens = replica.opening_tokens = replica.opening_tokens + work.prefill_tokens
+                life.opening_tokens, life.ahead_tokens = tokens, replica.unread.sent(tokens, now_s)
         if life.streamed:  # an answer in one piece shows its first byte at its end
             finish_by_s = min(finish_by_s, now_s + life.lane.service_class.first_byte_s)
         elif life.reading_tokens and work.output_tokens_max:
@@ -108,20 +110,18 @@ class Course:
         return pool if pool.queue.requests else None
 
     def _learn_first_byte(self, life: Life, replica: Replica, now_s: float) -> None:
-        ahead_tokens = life.opening_tokens - life.work.prefill_tokens
-        self._no_longer_opening(life)
+        own_tokens, ahead_tokens = life.opening_tokens, life.ahead_tokens
+        self._no_longer_opening(life, now_s)
         if not life.streamed:
             return  # it came with the whole answer, so it says nothing about the first token
         took_s = now_s - (life.sent_s or now_s)
-        if replica.reading.observe(ahead_tokens + life.work.prefill_tokens, took_s):
+        if replica.reading.observe(plain_tokens(ahead_tokens + own_tokens, own_tokens, life.work, life.lane), took_s):
             self._desk.limits_open = True
-        alone = replica.requests <= life.work.sequences
-        replica.prefill.observe(uncached(life.work, life.lane), ahead_tokens, took_s, alone, now_s)
+        replica.prefill.observe(own_tokens, ahead_tokens, took_s, replica.requests <= life.work.sequences, now_s)
         life.batch = replica.requests
         saw_first_token(life, self._desk.policy.observe, now_s)
         promise_s = life.lane.service_class.ttft_slo_s
         is_sized = life.work.basis != "bytes"
-        own_tokens = round(uncached(life.work, life.lane))
         replica.limit.first_token(took_s, promise_s, replica.requests, now_s, own_tokens, ahead_tokens, is_sized)
         if life.lane.gates is not None:
             life.lane.gates.first_tokens.add(now_s - life.request.arrived_s, now_s)
@@ -266,13 +266,13 @@ class Course:
             self._desk.alarm(BROKEN, replica.name, said)
             self._desk.wake(replica.breaker.until_s)
 
-    def _no_longer_opening(self, life: Life) -> None:
+    def _no_longer_opening(self, life: Life, read_s: float | None = None) -> None:
         replica = life.replica
         if replica is None:
             return
         replica.opening -= 1
         if life.opening_tokens:
-            replica.opening_tokens -= life.work.prefill_tokens
+            replica.unread.ended(life.opening_tokens, read_s)
             life.opening_tokens = 0
 
     def closed(self, event: EngineClosed, now_s: float) -> None:

@@ -13,14 +13,16 @@ from headworks.core.class_gates import CLOSED
 from headworks.core.disciplines import Discipline, own_share
 from headworks.core.estimate import Estimator
 from headworks.core.floors import RESERVED
-from headworks.core.forecast import forecast_of, uncached, wait_of
+from headworks.core.forecast import forecast_of, wait_of
 from headworks.core.lane import Lane
+from headworks.core.last_moment import start_by_s
 from headworks.core.life import Life
-from headworks.core.policy import INFINITE_S, ClassPolicy, Policy
+from headworks.core.policy import INFINITE_S, Policy
 from headworks.core.quota import GONE
 from headworks.core.reading import SATURATED
 from headworks.core.reasons import REASONS
 from headworks.core.types import REASON, Decision, Request, Row, Work
+from headworks.core.unread import to_read_tokens
 
 CHECK: Final = 0
 VALUE: Final = 2
@@ -127,7 +129,7 @@ class Decider:
             return "tenant_capacity_exceeded"
         if discipline.refuses_predicted and "queue_delay_exceeded" in failed:
             if counts and life.replica is not None and _reads_too_long(life):  # that is to be tried, not only believed
-                life.replica.prefill.refused(uncached(life.work, life.lane), now_s)
+                life.replica.prefill.refused(to_read_tokens(life.work, life.lane), now_s)
             return "queue_delay_and_kv_saturation" if "kv_saturation" in failed else "queue_delay_exceeded"
         if "queue_full" in failed and not discipline.drops_oldest and (pool.queue.requests or not WAITS.isdisjoint(failed)):
             return "queue_full"
@@ -220,14 +222,3 @@ def _position(lane: Lane) -> int:
     """Its place in the queue it waits in: its own flow's where flows take turns."""
     queue = lane.pool.queue
     return queue.requests if lane.share is None else queue.line(lane.flow).requests
-
-
-def start_by_s(request: Request, service_class: ClassPolicy, prefill_s: float) -> float:
-    """The last instant at which starting still helps (B6): min(TTFT promise − t_prefill, wait limit, the client's own)."""
-    wait_s = service_class.wait_s_max
-    promise_s = service_class.ttft_slo_s
-    if promise_s is not None and promise_s - prefill_s < wait_s:
-        wait_s = promise_s - prefill_s
-    by_s = request.arrived_s + wait_s if wait_s > 0.0 else request.arrived_s
-    client_s = request.start_by_s - prefill_s
-    return client_s if client_s < by_s else by_s

@@ -291,7 +291,7 @@ class Desk:
 
     def begin_reading(self, life: Life, replica: Replica) -> Charges:
         """Its prompt is one of those that are counted while they are read (B7). Returns what is charged for that."""
-        life.reads = replica.reading.charges(life.work, replica.scope)
+        life.reads = replica.reading.charges(replica.reading.size(life.work, life.lane), replica.scope)
         replica.reading.begin(life.reads)
         return life.reads
 

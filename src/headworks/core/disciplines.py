@@ -13,6 +13,7 @@ from headworks.core.commands import Command, Unmark, Waits
 from headworks.core.elsewhere import NOBODY, Beside
 from headworks.core.fair import Flow
 from headworks.core.floors import RESERVED
+from headworks.core.last_moment import before_sending
 from headworks.core.life import Life
 from headworks.core.policy import DisciplinePolicy
 from headworks.core.predict import DrainRate
@@ -153,6 +154,8 @@ class Round:
                 continue
             life.replica, reason = pool.place(life.request, life.work, lane, now_s)
             if life.replica is not None:
+                if self._discipline.drops_late:
+                    before_sending(life, life.replica, now_s)
                 return life
             self._block(life, reason)
             if reason == RESERVED:  # the room that is kept is for other models: they may pass, in this line and in others
@@ -227,7 +230,8 @@ class Round:
         if self._now_s >= line.told_s + TELL_EVERY_S:
             line.told_s, line.is_marked = self._now_s, True
             replica = next(iter(pool.replicas.values()))
-            charges = (*lane.charges(life.work, replica.scope), *replica.reading.charges(life.work, replica.scope))
+            reads = replica.reading.charges(replica.reading.size(life.work, lane), replica.scope)
+            charges = (*lane.charges(life.work, replica.scope), *reads)
             self.commands.append(Waits(lane.flow, pool.name, self._owner, charges, line.tokens))
         return True
 

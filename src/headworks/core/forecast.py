@@ -22,6 +22,7 @@ from headworks.core.calibration import Calibration
 from headworks.core.predict import BEYOND_KEPT, BEYOND_MIN, TokenPromise, size_of
 from headworks.core.stats import Window
 from headworks.core.types import Forecast, Work
+from headworks.core.unread import to_read_tokens
 
 if TYPE_CHECKING:
     from headworks.core.disciplines import Ahead, Discipline
@@ -156,9 +157,9 @@ def waiting_inside(pool: Pool, now_s: float) -> int:
 
 def _reading(work: Work, lane: Lane, replica: Replica | None, now_s: float) -> Expected | None:
     """On the replica it would go to, behind the prompts that are being read there; while none has room, on the quickest."""
-    prompt_tokens = uncached(work, lane)
+    prompt_tokens = to_read_tokens(work, lane)
     if replica is not None:
-        return replica.prefill.expected(prompt_tokens, replica.opening_tokens, not replica.requests, now_s)
+        return replica.prefill.expected(prompt_tokens, replica.unread.at(now_s), not replica.requests, now_s)
     found = [
         expected
         for one in lane.pool.replicas.values()
@@ -167,13 +168,17 @@ def _reading(work: Work, lane: Lane, replica: Replica | None, now_s: float) -> E
     return min(found, key=_fitted) if found else None
 
 
+def prefill_of(work: Work, lane: Lane, replica: Replica, now_s: float) -> float:
+    """Sent there now, from then to its first byte, as its class's percentile of such requests stays within; 0 where unknown."""
+    expected = _reading(work, lane, replica, now_s)
+    if expected is None:
+        return 0.0
+    bounds, buffer_ratio = lane.pool.bounds, lane.pool.policy.buffer_ratio
+    return _above(expected[0], expected[1], bounds.firsts.tail_ratio * lane.tails.ttft_ratio, buffer_ratio)
+
+
 def _fitted(expected: Expected) -> float:
     return expected[0]
-
-
-def uncached(work: Work, lane: Lane) -> float:
-    """What of its prompt the engine will have to read, by what it found in its cache for requests of this lane."""
-    return work.prefill_tokens * (1.0 - lane.cached_ratio) if lane.cached_ratio else work.prefill_tokens
 
 
 def _above(fitted_s: float, beyond: Window | None, tail_ratio: float, buffer_ratio: float) -> float:
@@ -230,7 +235,7 @@ def whole_answer_s(work: Work, lane: Lane, forecast: Forecast, promise_s: float)
     each_s, alone_each_s = forecast.tpot_s, place.decode.each_s(work.sequences)
     if tokens is None or forecast.wait_s is None or each_s is None or alone_each_s is None:
         return None
-    if place.prefill.alone_s(uncached(work, lane)) + alone_each_s * tokens > promise_s:
+    if place.prefill.alone_s(to_read_tokens(work, lane)) + alone_each_s * tokens > promise_s:
         return None
     return forecast.wait_s + forecast.prefill_s + each_s * tokens
 

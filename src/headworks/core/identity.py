@@ -21,10 +21,10 @@ from typing import NamedTuple
 from headworks.core.boot import Boot
 from headworks.core.commands import Answer, Claim, Stop
 from headworks.core.course import Course
-from headworks.core.decide import start_by_s
 from headworks.core.desk import Desk
 from headworks.core.effects import Attach
 from headworks.core.events import Attached
+from headworks.core.last_moment import start_by_s
 from headworks.core.life import ASKED, CLAIMING, ENDED, QUEUED, RUNNING, SENT, SETTLING, Life
 from headworks.core.policy import INFINITE_S
 from headworks.core.refusing import Refusing

@@ -95,8 +95,8 @@ class Life:
 
     # fmt: off
     __slots__ = (
-        "admitted_s", "ask", "ask_late_s", "assembled", "batch", "blocked_by", "claim", "cut", "decision", "drawn",
-        "end_reason", "evidence", "execution", "failed", "first_byte_s", "forecast", "growing", "growing_late_s",
+        "admitted_s", "ahead_tokens", "ask", "ask_late_s", "assembled", "batch", "blocked_by", "claim", "cut", "decision",
+        "drawn", "end_reason", "evidence", "execution", "failed", "first_byte_s", "forecast", "growing", "growing_late_s",
         "growth_refused", "growths", "growths_refused", "is_held", "lacks", "lane", "leaving_s", "marks", "number",
         "opening_tokens", "output_tokens", "preempts", "quota", "reading_tokens", "reads", "replica", "reported", "request",
         "retry_kind", "rows", "sent_s", "sharers", "shortfall", "spare_tokens", "start_by_s", "state", "subscribers", "timed_s",
@@ -133,7 +133,9 @@ class Life:
     batch: int
     """Sequences of ours in the engine when its first token came."""
     opening_tokens: int
-    """Prompt tokens the engine had to read before its first token when it was sent, its own among them; 0 once it came."""
+    """What the engine has to read of its prompt (`core/unread.py`); 0 once its first token came."""
+    ahead_tokens: int
+    """What stood before that when it was sent."""
     leaving_s: float | None
     output_tokens: int
     reading_tokens: int
@@ -207,7 +209,7 @@ class Life:
         self.timer_s = self.timed_s = INFINITE_S
         self.unread_until_s = -INFINITE_S
         self.ask_late_s = self.growing_late_s = 0.0
-        self.timer_number = self.batch = self.opening_tokens = self.reading_tokens = self.turn_tokens = 0
+        self.timer_number = self.batch = self.ahead_tokens = self.opening_tokens = self.reading_tokens = self.turn_tokens = 0
         self.output_tokens = self.spare_tokens = self.growths = self.growths_refused = 0
         self.reads = self.lacks = ()
         self.drawn = ()

@@ -15,7 +15,7 @@ them would end together. In truth most end before that and give their memory bac
 `AHEAD_TOKENS` further steps t, what is then held as a sum of independent chances s of still running, of each sequence:
 
     expected(t) = Σ s · (held + t)      variance(t) = Σ s · (1 − s) · (held + t)²
-    peak = max over t of  expected(t) + SPREADS · √variance(t)
+    peak = max over t of  min(expected(t) + SPREADS · √variance(t), Σ (held + t))
 
 Between two of those steps those count that run at the first, with the tokens they have at the second: rather too much.
 
@@ -77,12 +77,14 @@ class Outlook:
     stay what they are. Who comes, goes, or has other chances now, changes them at each of the steps ahead, and nobody else.
     """
 
-    __slots__ = ("_bases", "_counts", "_squares", "_unsure_bases", "_unsure_counts", "tokens")
+    __slots__ = ("_base", "_bases", "_count", "_counts", "_squares", "_unsure_bases", "_unsure_counts", "tokens")
 
     def __init__(self) -> None:
         steps = len(AHEAD_TOKENS)
         self.tokens = 0.0
         """What each of them has made since the beginning."""
+        self._count = self._base = 0.0
+        """All of them: Σ 1, and Σ b."""
         self._counts, self._bases = [0.0] * steps, [0.0] * steps
         """By step ahead: Σ s, and Σ s · b."""
         self._unsure_counts, self._unsure_bases, self._squares = [0.0] * steps, [0.0] * steps, [0.0] * steps
@@ -102,6 +104,8 @@ class Outlook:
     def _change(self, part: Part, one: float) -> None:
         counts, bases = self._counts, self._bases
         count, base, squares = one * part.sequences, one * part.base_tokens, one * part.squares_tokens
+        self._count += count
+        self._base += base
         for place, ratio in enumerate(part.runs):
             counts[place] += ratio * count
             bases[place] += ratio * base
@@ -126,7 +130,9 @@ class Outlook:
                 ratio, then = runs[place], held + tokens * count
                 mean += ratio * then
                 variance += ratio * (1.0 - ratio) * then * then / count
-            peak = mean + SPREADS * sqrt(variance) if variance > 0.0 else mean
+            peak = mean
+            if variance > 0.0:  # and not more than if all run on: of few that hold much that is less than two spreads
+                peak = min(mean + SPREADS * sqrt(variance), self._base + self._count * ahead + held + tokens * count)
             if peak > most:
                 most = peak
         return int(most)

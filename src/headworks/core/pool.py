@@ -266,6 +266,13 @@ class Pool:
             if USED_RATIO * replica.limit.value <= replica.requests:
                 replica.limit.reached = True
 
+    @property
+    def first_token_s(self) -> float:
+        """What a first token has taken of late, from sending; of several engines the slowest's."""
+        if self.single is not None:
+            return self.single.prefill.took_s
+        return max((one.prefill.took_s for one in self.replicas.values()), default=0.0)
+
     def reads_least(self) -> Replica:
         """The replica that has least to read."""
         return self.single or min(self.replicas.values(), key=lambda replica: replica.reading.tokens)

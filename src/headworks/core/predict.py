@@ -206,12 +206,12 @@ class PrefillTime:
         "_on_trial",
         "_plane",
         "_refused_s",
-        "_took_s",
         "_tries",
+        "took_s",
     )
 
     def __init__(self) -> None:
-        self._took_s = 0.0
+        self.took_s = 0.0
         """What first tokens took of late, on average."""
         self._alone_s = 0.0
         """When it was last seen to begin an answer with nothing else of ours in it."""
@@ -225,7 +225,7 @@ class PrefillTime:
         self._alone_beyond = Window(BEYOND_KEPT)
 
     def _forget_load(self) -> None:
-        self._plane = FittedPlane(keep_ratio=0.98)
+        self._plane = FittedPlane(keep_ratio=0.99)
         self._beyond: dict[int, Window] = {}
         """What it took beyond the fit, by the size of the prompt: a bin for each factor of four."""
         self._refused_s: dict[int, float] = {}
@@ -266,7 +266,7 @@ class PrefillTime:
             if self._is_old(self._loaded_s, now_s):
                 self._forget_load()
             self._loaded_s = now_s
-        self._took_s += (took_s - self._took_s) * TOOK_WEIGHT
+        self.took_s += (took_s - self.took_s) * TOOK_WEIGHT
         size = size_of(prompt_tokens)
         foreseen_s = self._plane.at(prompt_tokens, ahead_tokens)
         if size in self._on_trial:
@@ -283,7 +283,7 @@ class PrefillTime:
         self._ahead_tokens += (ahead_tokens - self._ahead_tokens) * AHEAD_WEIGHT
 
     def _is_old(self, seen_s: float, now_s: float) -> bool:
-        return now_s - seen_s > max(FRESH_S, FRESH_TIMES * self._took_s)
+        return now_s - seen_s > max(FRESH_S, FRESH_TIMES * self.took_s)
 
     def _tried(self, size: int, was_early: bool) -> None:
         """What was foreseen held, or it did not: then how far others were off it says nothing any more."""

@@ -22,14 +22,21 @@ least `MEASURED_TOKENS`. It is what the engine reads beside all its other work, 
 caps are `COLD_PROMPTS` heavy prompts' worth of tokens and one heavy prompt. Where no class promises a first token there is
 nothing to protect, and no cap.
 
+A prompt counts for what such prompts come to (`lengths.PromptShares`); where a cap is stated, for all that is charged.
+
 Short prompts cost nothing here: under `auto` those below an eighth of a heavy one are not counted. There are never more of
 them than places in the batch, and the forecast sees them coming. A stated cap on tokens counts every prompt.
 """
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from headworks.core.policy import PoolPolicy
 from headworks.core.types import Row, Work
+
+if TYPE_CHECKING:
+    from headworks.core.lane import Lane
 
 NOTHING_COUNTED = 1 << 62
 """No prompt is so long."""
@@ -129,19 +136,28 @@ class Reading:
         is_stated, is_urgent = self._policy.prefill_tokens_max is not None, promise_s == self._promise_s
         return self.tokens_max if is_stated or is_urgent or self.tokens_max is None else int(OTHERS_RATIO * self.tokens_max)
 
+    def size(self, work: Work, lane: Lane) -> int:
+        """What a prompt counts for; 0 if it does not. Beside a stated cap that is all that is charged for it."""
+        policy = self._policy
+        if work.prefill_tokens < self.from_tokens:
+            return 0
+        if policy.prefill_tokens_max is not None or policy.heavy_prefills_max is not None:
+            return work.prefill_tokens
+        tokens = lane.lengths.prompts.tokens(work)
+        return tokens if tokens >= self.from_tokens else 0
+
     def has_room(self, prompt_tokens: int, promise_s: float | None) -> bool:
-        """Whether a prompt may be read beside what is being read; alone it always may."""
-        if not self.tokens or prompt_tokens < self.from_tokens:
+        """Whether a prompt of this size may be read beside what is being read; alone it always may."""
+        if not self.tokens or not prompt_tokens:
             return True
         tokens_max = self.tokens_limit(promise_s)
         if tokens_max is not None and self.tokens + prompt_tokens > tokens_max:
             return False
         return prompt_tokens < self._policy.heavy_tokens or self.heavy_max is None or self.heavy < self.heavy_max
 
-    def charges(self, work: Work, scope: str) -> Charges:
+    def charges(self, prompt_tokens: int, scope: str) -> Charges:
         """What a reserve charges for the reading; nothing for a prompt that is not counted."""
-        prompt_tokens = work.prefill_tokens
-        if prompt_tokens < self.from_tokens:
+        if not prompt_tokens:
             return ()
         tokens = (scope, "prefill_tokens", prompt_tokens)
         return (tokens, (scope, "heavy_prefills", 1)) if prompt_tokens >= self._policy.heavy_tokens else (tokens,)
@@ -166,9 +182,8 @@ class Reading:
         caps = (("prefill_tokens", self.tokens_max), ("heavy_prefills", self.heavy_max))
         return tuple((scope, unit, cap) for unit, cap in caps if cap is not None)
 
-    def rows(self, work: Work, promise_s: float | None, scope: str) -> list[Row]:
+    def rows(self, prompt_tokens: int, promise_s: float | None, scope: str) -> list[Row]:
         """The verdicts on a prompt that is counted."""
-        prompt_tokens = work.prefill_tokens
         rows: list[Row] = []
         tokens_max = self.tokens_limit(promise_s)
         if tokens_max is not None:

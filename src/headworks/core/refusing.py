@@ -16,6 +16,7 @@ from headworks.core.desk import Desk
 from headworks.core.effects import Reply
 from headworks.core.floors import RESERVED
 from headworks.core.forecast import saw_nothing
+from headworks.core.last_moment import before_telling
 from headworks.core.life import ASKED, CLAIMING, QUEUED, Life
 from headworks.core.policy import INFINITE_S
 from headworks.core.quota import GONE, PREFIX, shortfall_rows
@@ -175,6 +176,9 @@ class Refusing:
 
     def expire(self, life: Life, now_s: float) -> None:
         """It can no longer start in time. The client learns which limit kept it waiting (A2, B6)."""
+        if life.state == QUEUED and before_telling(life, now_s):
+            self._desk.set_timer(life, life.start_by_s)
+            return
         pool = life.lane.pool
         reason = life.blocked_by if life.blocked_by in EXPIRES_AS else "queue_timeout"
         limit_s = max(0.0, life.start_by_s - life.request.arrived_s)

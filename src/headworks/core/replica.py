@@ -15,6 +15,7 @@ from headworks.core.predict import DecodeTime, PrefillTime
 from headworks.core.reading import SATURATED, Reading
 from headworks.core.speeds import Speed
 from headworks.core.types import Capacity, ReplicaSample, Work
+from headworks.core.unread import Unread
 
 if TYPE_CHECKING:
     from headworks.core.lane import Lane
@@ -58,7 +59,6 @@ class Replica:
         "memory",
         "name",
         "opening",
-        "opening_tokens",
         "policy",
         "prefill",
         "progress_s",
@@ -77,6 +77,7 @@ class Replica:
         "tokens",
         "tokens_max",
         "unproved",
+        "unread",
         "unstamped",
     )
 
@@ -113,8 +114,8 @@ class Replica:
         self.requests = 0
         self.opening = 0
         """Executions sent there that have not shown a first byte yet."""
-        self.opening_tokens = 0
-        """Prompt tokens of those whose first byte says when their prompt was read: the streamed ones."""
+        self.unread = Unread()
+        """Prompts of those whose first byte says when their prompt was read: the streamed ones."""
         self.sent_tokens = 0
         """KV tokens of prompts sent since the last sample began: the gauge cannot show them yet."""
         self._runs = runs
@@ -278,9 +279,11 @@ class Replica:
         floors, most = self.floors, self.tokens_max
         if floors is not None and most is not None and self.tokens + work.kv_tokens + floors.kept_tokens(model) > most:
             return RESERVED
-        reading, tokens = self.reading, work.prefill_tokens
-        if tokens >= reading.from_tokens and not reading.has_room(tokens, lane.service_class.ttft_slo_s):
-            return SATURATED
+        reading = self.reading
+        if reading.tokens and work.prefill_tokens >= reading.from_tokens:
+            tokens = reading.size(work, lane)
+            if not reading.has_room(tokens, lane.service_class.ttft_slo_s):
+                return SATURATED
         promise = lane.token_promise
         if promise is not None and not inside and self.decode.is_full(promise, self.requests + work.sequences):
             return "compute_saturation"  # not `queue_timeout`: nobody may pass who would make it slower still

@@ -4,8 +4,9 @@ Turns (`core/fair.py`) decide who is next when something comes free. With reques
 enough for a class that promises a first token: if long work has taken every place, the next one to come free may be too
 late, whoever's turn it is. So a part of the pool's places and tokens is *kept* for each class that promises a first token and
 has asked within the last `LENT_AFTER_S`: what it used at most of late and a little more, but not less than its
-`floor_ratio`, and not more than its share. A class that does not ask lends its part out; it gets its turns back at once, and
-the room as what was lent ends.
+`floor_ratio`, and not more than its share; less what its turns bring it within half of its promise, as far as reading leaves
+that: mostly enough for a class that promises five seconds. A class that does not ask lends its part out; it gets its turns
+back at once, and the room as what was lent ends.
 
 While such a class asks, work that promises no first token is also *paced*: an engine reads prompts in the order in which they
 came, so one that came behind fifty long ones would wait for all of them. Only so much of it is sent before it is read.
@@ -33,6 +34,8 @@ DENIED_S = 3.0
 """After a request with a promise was refused for want of room, work without one starts only within its share for so long."""
 READING_TOKENS = 2048
 """So much of paced work may be read at once on each engine, about what one step of an engine takes; or one prompt."""
+TURN_RATIO = 0.5
+"""Of its promise: by then a class has what it is owed from its turns, and needs nothing that is kept."""
 PLACES = "requests"
 KEPT = "queue_timeout"
 """The reason of a request that waits because what is free is kept for others."""
@@ -65,6 +68,12 @@ class Rival(NamedTuple):
     use: ClassUse
     floor_ratio: float
     share_ratio: float
+    promise_s: float
+
+    def comes_free(self, rate_per_s: float | None, first_token_s: float) -> int:
+        """What its turns bring it in time, of something that comes free at this rate."""
+        wait_s = TURN_RATIO * self.promise_s - first_token_s
+        return int(self.share_ratio * rate_per_s * wait_s) if rate_per_s is not None and wait_s > 0.0 else 0
 
     def part(self, peak: int, limit: int) -> int:
         """How much of a limit, after a peak of its use."""
@@ -85,7 +94,12 @@ class Share:
         """What the class has in this pool; None where there is no other class."""
         others = [one for one in policy.classes.values() if one is not service_class]
         self.rivals = tuple(
-            Rival(pool.class_use(one.name), one.floor_ratio, max(one.floor_ratio, weights[one.name] / sum(weights.values())))
+            Rival(
+                pool.class_use(one.name),
+                one.floor_ratio,
+                max(one.floor_ratio, weights[one.name] / sum(weights.values())),
+                one.ttft_slo_s,
+            )
             for one in others
             if one.floor_ratio > 0.0 and one.ttft_slo_s is not None and self.use is not None
         )
@@ -126,12 +140,18 @@ class Share:
 
     def _measures(self, work: Work, pool: Pool, rivals: list[Rival]) -> Iterator[tuple[int, int, int, str, int, int]]:
         """Places, then tokens: taken, wanted, limit, unit, what is kept and not used, and what is kept at most."""
-        limit = pool.requests_limit()
-        parts = [(rival.part(rival.use.peak_requests, limit), rival.use.requests) for rival in rivals]
+        limit, rate_per_s, first_s = pool.requests_limit(), pool.drain.requests_per_s, pool.first_token_s
+        parts = [
+            (rival.part(rival.use.peak_requests, limit), rival.use.requests + rival.comes_free(rate_per_s, first_s))
+            for rival in rivals
+        ]
         yield pool.requests, work.sequences, limit, PLACES, _unused(parts), sum(part for part, _ in parts)
         if pool.tokens_max is not None:
-            limit = pool.tokens_max
-            parts = [(rival.part(rival.use.peak_tokens, limit), rival.use.tokens) for rival in rivals]
+            limit, rate_per_s = pool.tokens_max, pool.drain.tokens_per_s
+            parts = [
+                (rival.part(rival.use.peak_tokens, limit), rival.use.tokens + rival.comes_free(rate_per_s, first_s))
+                for rival in rivals
+            ]
             yield pool.tokens, work.kv_tokens, limit, "tokens", _unused(parts), sum(part for part, _ in parts)
 
 
