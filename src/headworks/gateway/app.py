@@ -50,6 +50,8 @@ from headworks.gateway.usage import Others
 
 log = logging.getLogger("headworks.gateway")
 
+STORE_PATIENCE_S = 2.0
+"""How long a start waits for a shared ledger to say which keys there are."""
 GC_THRESHOLD = 200_000
 """What is made for a request is freed by counting; the collector only looks for the rare cycle."""
 
@@ -75,7 +77,7 @@ class App:
         self.replicas = Replicas(policy, settings)
         self.models = Models(policy)
         self.registry = Registry(self._readings)
-        self.key_watch = KeyWatch(settings, policy, clock.utc_s, self._allow_labels)
+        self.key_watch = KeyWatch(stores.keyring(settings, self._shared), settings, policy, clock.utc_s, self._allow_labels)
         self._allow_labels()
         self.accounts = Accounts(self.registry)
         self.log = parts.decision_log(settings)
@@ -121,13 +123,16 @@ class App:
     # life
 
     async def start(self) -> None:
-        """Listen. Requests are refused with `no_replica` until an engine has said what it holds."""
-        self._read_usage(await self._other_usage(self.policy))
+        """Listen. Requests are refused with `no_replica` until an engine has said what it holds.
+
+        Raises `LedgerError` where stored keys are there and cannot be used.
+        """
         if self._shared is not None:
             self._shared.start()
+        await self.key_watch.start(STORE_PATIENCE_S if self._shared is not None else None)
+        self._read_usage(await self._other_usage(self.policy))
         self.runner.start()
         self.guard.start()
-        self.key_watch.start()
         if self.certificates is not None:
             self.certificates.start()
         handed = inherited.inherited(os.environ)
@@ -159,7 +164,7 @@ class App:
         await self.server.close(1.0)
         await self.runner.close()
         self.guard.close()
-        self.key_watch.close()
+        await self.key_watch.close()
         if self.certificates is not None:
             self.certificates.close()
         self.feed.close()
