@@ -24,8 +24,8 @@ from headworks.core.commands import Answer, CloseSession, Reserve, Shortfall, Te
 from headworks.core.types import SessionRecord, Usage
 
 SESSIONS_MAX = 1024
-"""Open ones in a ledger, and such that have ended and are remembered: every heartbeat lists what is open. One tenant may have half
-of what the others leave of it, so there is always room for the next one."""
+"""Open ones in a ledger, and such that have ended and are remembered: every heartbeat lists what is open. One tenant may have
+half of what the others leave, so there is room for the next one."""
 TOKENS = "tokens"
 CALLS = "session:"
 """How the scope of one session begins."""

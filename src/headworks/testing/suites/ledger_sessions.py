@@ -329,7 +329,7 @@ def case_B14_a_call_that_is_sent_again_is_spent_once(opened: Opened) -> None:
 
 
 def case_B14_there_are_only_so_many_and_no_tenant_has_all_of_them(opened: Opened) -> None:
-    """Each costs a line in every heartbeat's answer. A tenant gets half of what the others leave, so the next one finds room."""
+    """Each costs a line in every heartbeat's answer. A tenant gets half of what others leave: the next finds room."""
     ledger = opened_with(opened)
     open_count = 0
     for number, room in enumerate((512, 256, 128, 64, 32, 16, 8, 4, 2, 1, 1)):
