@@ -51,7 +51,7 @@ class Streams:
     async def _read(self, stream: Stream) -> None:
         try:
             with contextlib.suppress(OSError, asyncio.IncompleteReadError):
-                while not await self._stream(stream):
+                while not await self._stream(stream):  # noqa: ASYNC110 (its answer is what is waited for)
                     await asyncio.sleep(AGAIN_S)
         finally:
             stream.is_over = True
