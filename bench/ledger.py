@@ -14,9 +14,10 @@ answered, `Stop`. With 1, 16 and 64 pairs waiting at once, from one process:
     ratio_cpu     as `ratio`, by what each costs the server of CPU: that much it would be if nobody else used the machine
 
 The calls of 64 waiting pairs share scripts, which is why commands of a whole book may cost what one bare reservation costs.
-Beside it, on the same server: `limits`, `throttled-py` and `pyrate-limiter`, where they are installed, each at its simpler job
-(one limit of one key, no identity, no release), 64 callers at once: hits a second. `client_us_per_pair` and
-`server_us_per_pair` say what a pair costs the gateway's process and the server of CPU.
+Beside it, on the same server: `limits`, `throttled-py` and `pyrate-limiter` (`bench/limiters.py`), each at its simpler job
+(one limit of one key, no identity, no release), 64 callers at once: hits a second. They have an environment of their own in
+`bench/.build`, made with the first run; where that cannot be, they are left out, and the report has none of them.
+`client_us_per_pair` and `server_us_per_pair` say what a pair costs the gateway's process and the server of CPU.
 
 Targets: ratio at least 0.7 at 64 waiting, and more pairs a second than each of the others has hits. Exit 1 where one is missed,
 2 where the run could not be made. The client and the server each want a core.
@@ -38,12 +39,12 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable
 from itertools import count
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+import limiters
 from headworks.core.commands import Answer, Heartbeat, Reserve, SetLimits, Stop
 from headworks.core.types import Charge, Owner, Usage
 from headworks.ledgers.valkey import ValkeyStore
@@ -52,7 +53,8 @@ from headworks.testing.servers import Server, ServerError, single, why_not
 
 WAITING = (1, 16, 64)
 TARGET_WAITING, TARGET_RATIO = 64, 0.7
-RUN_S, QUICK_RUN_S = 5.0, 2.0
+PEERS_HOME = Path(__file__).parent / ".build" / "limiters"
+RUN_S, QUICK_RUN_S = 5.0, 1.5
 ROUNDS, QUICK_ROUNDS = 5, 2
 WARM_S = 0.5
 CONNECTIONS, DEEP = 16, 64
@@ -72,7 +74,8 @@ end
 redis.call('HSET', KEYS[1], 'hash', ARGV[1], 'tenant', KEYS[2], 'pool', KEYS[3], 'cost', cost, 'state', 'reserved')
 redis.call('ZADD', KEYS[4], now[1] * 1000 + 30000, KEYS[1])
 return 1"""
-SCRIPT_CALLS = {INCR: 400_000, RESERVE: 60_000}
+SCRIPT_CALLS = {INCR: 160_000, RESERVE: 24_000}
+"""For each second that a script is measured."""
 OWNER = Owner("bench", "boot")
 WIDE = 1 << 40
 USAGE = Usage(200, 0, 64, 0.5, "stop", True)
@@ -101,7 +104,8 @@ async def measured(server: Server, run_s: float, rounds: int) -> dict[str, Any]:
     """Everything in turns, so that a busy moment of the machine hits all; the medians."""
     seen: dict[str, list[dict[str, float]]] = {str(waiting): [] for waiting in WAITING}
     scripts: dict[str, list[tuple[float, float]]] = {INCR: [], RESERVE: []}
-    peers: dict[str, list[float]] = {}
+    python = peers_python()
+    peers: dict[str, list[dict[str, Any]]] = {name: [] for name in limiters.PEERS} if python else {}
     how = "redis-benchmark" if shutil.which("redis-benchmark") else "own"
     for _ in range(rounds):
         for script, rates in scripts.items():
@@ -109,9 +113,8 @@ async def measured(server: Server, run_s: float, rounds: int) -> dict[str, Any]:
             server.ask("FLUSHALL")
         for waiting in WAITING:
             seen[str(waiting)].append(await pairs(server, waiting, run_s))
-        for name, hit in PEERS.items():
-            with contextlib.suppress(ImportError):
-                peers.setdefault(name, []).append(await hits_per_s(await hit(server.port), run_s / 2))
+        for name, runs in peers.items():
+            runs.append(await asyncio.to_thread(hits, python, server, name, run_s / 2))
     incr_per_s, reserve_per_s = (median(per_s for per_s, _ in scripts[script]) for script in (INCR, RESERVE))
     reserve_us = median(us for _, us in scripts[RESERVE])
     valkey = {
@@ -125,18 +128,19 @@ async def measured(server: Server, run_s: float, rounds: int) -> dict[str, Any]:
         for waiting, runs in seen.items()
     }
     best = valkey[str(TARGET_WAITING)]
-    hits = {name: round(median(runs)) for name, runs in peers.items() if runs}  # none: it is not installed
+    others = {name: round(_median(runs, "hits_per_s")) for name, runs in peers.items()}
     return {
         "valkey": valkey,
         "script_per_s": round(reserve_per_s),
         "script_us": round(reserve_us, 2),
         "incr_per_s": round(incr_per_s),
         "script_by": how,
-        "peers_hits_per_s": hits,
+        "peers_hits_per_s": others,
+        "peers_versions": {name: runs[0]["version"] for name, runs in peers.items()},
         "server": server.field(
             "server", "valkey_version" if "valkey_version:" in str(server.ask("INFO", "server")) else "redis_version"
         ),
-        "holds": best["ratio"] >= TARGET_RATIO and all(best["pairs_per_s"] > one for one in hits.values()),
+        "holds": best["ratio"] >= TARGET_RATIO and all(best["pairs_per_s"] > one for one in others.values()),
     }
 
 
@@ -240,10 +244,11 @@ def _script(server: Server, script: str, run_s: float) -> tuple[float, float]:
     if tool is None:
         per_s = _own_script_per_s(server, words, run_s)
         return per_s, 1e6 * (_cpu_s(server.pid) - before_s) / (per_s * (time.perf_counter() - began_s))
-    size = ["-P", str(DEEP), "-c", str(CONNECTIONS), "-n", str(SCRIPT_CALLS[script]), "-r", "1000000000"]
+    calls = int(SCRIPT_CALLS[script] * run_s)
+    size = ["-P", str(DEEP), "-c", str(CONNECTIONS), "-n", str(calls), "-r", "1000000000"]
     command = [tool, "-p", str(server.port), *size, "--csv", *words]
     told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout.splitlines()
-    cpu_us = 1e6 * (_cpu_s(server.pid) - before_s) / SCRIPT_CALLS[script]
+    cpu_us = 1e6 * (_cpu_s(server.pid) - before_s) / calls
     return float(told[-1].split('","')[1].strip('"')), cpu_us
 
 
@@ -281,59 +286,28 @@ def _own_script_per_s(server: Server, words: list[str], run_s: float) -> float:
 # the others
 
 
-Hit = Callable[[], Awaitable[Any]]
+def peers_python() -> Path | None:
+    """An environment of their own that has the others' limiters; made now if there is none. None: it cannot be made."""
+    python = PEERS_HOME / "bin" / "python"
+    if not python.exists():
+        print(f"ledger: making {PEERS_HOME} with {', '.join(limiters.NEEDED)}", file=sys.stderr)
+        try:
+            subprocess.run([sys.executable, "-m", "venv", str(PEERS_HOME)], check=True, timeout=120)
+            pip = [str(python), "-m", "pip", "install", "--quiet", *limiters.NEEDED]
+            subprocess.run(pip, check=True, timeout=300, stdout=subprocess.DEVNULL)
+        except (subprocess.SubprocessError, OSError) as error:
+            shutil.rmtree(PEERS_HOME, ignore_errors=True)
+            print(f"ledger: the others are not measured: {error}", file=sys.stderr)
+            return None
+    return python
 
 
-async def hits_per_s(hit: Hit, run_s: float) -> float:
-    """Sixty-four callers at once."""
-    done, end_s = 0, time.perf_counter() + run_s
-
-    async def caller() -> None:
-        nonlocal done
-        while time.perf_counter() < end_s:
-            await hit()
-            done += 1
-
-    began_s = time.perf_counter()
-    await asyncio.gather(*(caller() for _ in range(TARGET_WAITING)))
-    return done / (time.perf_counter() - began_s)
-
-
-async def _limits(port: int) -> Hit:
-    from limits import RateLimitItemPerSecond
-    from limits.aio.storage import RedisStorage
-    from limits.aio.strategies import FixedWindowRateLimiter
-
-    limiter = FixedWindowRateLimiter(RedisStorage(f"async+redis://127.0.0.1:{port}", implementation="redispy"))
-    item = RateLimitItemPerSecond(WIDE)
-    return lambda: limiter.hit(item, "tenant")
-
-
-async def _throttled(port: int) -> Hit:
-    from throttled.asyncio import RateLimiterType, Throttled, rate_limiter, store
-
-    throttle = Throttled(
-        using=RateLimiterType.FIXED_WINDOW.value,
-        quota=rate_limiter.per_sec(10**9),
-        store=store.RedisStore(server=f"redis://127.0.0.1:{port}/0"),
-    )
-    return lambda: throttle.limit("tenant")
-
-
-async def _pyrate(port: int) -> Hit:
-    from pyrate_limiter import Limiter, Rate, RedisBucket
-    from redis.asyncio import Redis
-
-    bucket = await RedisBucket.init([Rate(10**9, 1000)], Redis(port=port), "tenant")
-    limiter = Limiter(bucket)
-    return lambda: limiter.try_acquire_async("tenant")
-
-
-PEERS: dict[str, Callable[[int], Awaitable[Hit]]] = {
-    "limits": _limits,
-    "throttled-py": _throttled,
-    "pyrate-limiter": _pyrate,
-}
+def hits(python: Path, server: Server, name: str, run_s: float) -> dict[str, Any]:
+    """One of them, in a process of its own, as ours is."""
+    command = [str(python), limiters.__file__, name, str(server.port), str(run_s)]
+    told: dict[str, Any] = json.loads(subprocess.run(command, capture_output=True, check=True, timeout=60).stdout)
+    server.ask("FLUSHALL")
+    return told
 
 
 def table(report: dict[str, Any]) -> str:

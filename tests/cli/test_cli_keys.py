@@ -183,8 +183,8 @@ def test_H2_another_gateway_behind_the_same_address_is_not_written_to(place: Pat
             host, port = s.app.admin_address[:2]
             file = write(place, server={"admin": f"{host}:{port}", "admin_key": "env:ADMIN"})
             assert await verb("add", "--tenant", "acme", "--config", str(file)) == 2
-            assert "theirs.db, not in ledger.db; say --admin URL" in capsys.readouterr().err
-            assert s.app.key_watch.desk.do("list").body["keys"] == []
+            assert f"theirs.db, not in {place / 'ledger.db'}; say --admin URL" in capsys.readouterr().err
+            assert (await s.app.key_watch.desk.do("list")).body["keys"] == []
 
     run("uvloop", steps())
 

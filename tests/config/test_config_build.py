@@ -187,7 +187,6 @@ def test_the_reference_file_becomes_settings() -> None:
         ("acme", "acme/ACME_KEY", ENVIRONMENT["ACME_KEY"])
     ]
     assert not edges.is_anonymous
-    assert edges.keys_path == "headworks.db"
     assert edges.keys_secret is not None
     assert edges.keys_secret.reveal() == "pepper-0123456789abcdef0123456789"
     assert (edges.decision_log.directory, edges.decision_log.keep_days) == ("decisions/", 30)

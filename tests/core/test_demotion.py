@@ -9,11 +9,13 @@ import pytest
 
 from headworks.core import events
 from headworks.core.commands import Reserve
-from headworks.core.demotion import Demotion, Usage30, quota_rates
+from headworks.core.demotion import TOLD_MAX, Demotion, Usage30, quota_rates, told_of_tenants
 from headworks.core.effects import Ask, Run
 from headworks.core.policy import PricePolicy, QuotaPolicy, RatePolicy, TenantPolicy
+from headworks.core.tenant import TenantUse
 from headworks.core.types import Budget, Usage
 from tests.core.driver import Bench, policy
+from tests.core.test_gate_store import empty, standing, together
 
 QUOTA = RatePolicy(tokens_per_s=100.0)
 
@@ -176,3 +178,38 @@ def test_B13_a_session_is_opened_by_the_weight_its_tenant_has_now() -> None:
     bench.arrive(1, **opens)
     weights = [one.weights for ask in bench.take(Ask) for one in ask.commands if isinstance(one, Reserve)]
     assert weights[-1][1] == pytest.approx(0.5)
+
+
+def test_B13_gateways_of_one_ledger_weigh_a_tenant_by_what_all_of_them_granted() -> None:
+    """Two grant 100 tokens a second each, which is its rate: together it is twice that, and weighs half at both."""
+    book = empty()
+    tenants = {"acme": TenantPolicy("acme", rate=QUOTA, demotes=True, share=5.0)}
+    settings = replace(policy(kind="wfq", interactive={"ttft_slo_s": None}, pool={"active_requests_max": 100}), tenants=tenants)
+    fleet = [standing(book, f"boot-{number}", settings) for number in range(2)]
+    together(3.0, *fleet)
+    for _ in range(30):
+        for bench in fleet:
+            runs(bench, 100)
+        together(1.0, *fleet)
+    assert [ratio_of(bench) for bench in fleet] == pytest.approx([0.5, 0.5], rel=0.07)
+    assert [runs(bench, 1)[1] for bench in fleet] == pytest.approx([2.5, 2.5], rel=0.07)
+    alone = fleet[0]
+    alone.advance(9.0)  # the lease of the other is over
+    assert ratio_of(alone) == 1.0
+    together(31.0, *fleet)
+    assert [ratio_of(bench) for bench in fleet] == [1.0, 1.0]
+
+
+def ratio_of(bench: Bench) -> float:
+    ratio: float = bench.gate.snapshot(bench.now_s)["tenants"]["acme"]["weight_ratio"]
+    return ratio
+
+
+def test_B13_a_heartbeat_tells_of_a_bounded_number_of_tenants_those_granted_most() -> None:
+    uses = [TenantUse(TenantPolicy(f"t{number}", rate=QUOTA, demotes=True)) for number in range(TOLD_MAX + 10)]
+    for number, use in enumerate(uses):
+        assert use.demotion is not None and use.demotion.tokens is not None
+        use.demotion.tokens.draw(number, 1.0)
+    told = list(told_of_tenants(uses, 1.0))
+    assert told[0] == (f"granted:t{TOLD_MAX + 9}", (TOLD_MAX + 9, 0))
+    assert len(told) == TOLD_MAX

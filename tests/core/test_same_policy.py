@@ -48,6 +48,19 @@ def test_A3_who_has_not_reached_an_engine_yet_takes_no_limit_away() -> None:
     assert len(one.take(Run)) == 4, "36,000 of 40,000"
 
 
+def test_A3_the_first_under_a_changed_file_takes_no_limit_away_that_it_does_not_know_yet() -> None:
+    """Its file is newer, and so its word. What an engine holds that it has not reached is not for it to say."""
+    book, settings = empty(), policy(interactive=PATIENT)
+    one = standing(book, "boot-1", settings)
+    changed = replace(policy(interactive=PATIENT), number=2, version="v2")
+    blind = newcomer(book, one, changed, capacities=())
+    together(3.0, one, blind)
+    assert [book.limit(scope, "tokens") for scope in ("pool:p", "replica:p/0")] == [FULL_TOKENS] * 2
+    for _ in range(6):
+        one.arrive(9_000)
+    assert len(one.take(Run)) == 4, "36,000 of 40,000"
+
+
 def test_A3_a_pool_of_which_one_engine_is_not_known_is_not_told_smaller() -> None:
     book, settings = empty(), policy(interactive=PATIENT, replicas=2)
     both = (capacity("p/0"), capacity("p/1"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from headworks.config.load import load_bytes
 from headworks.gateway.key_desk import KeyDesk
 from headworks.gateway.key_watch import KeyWatch
 from headworks.gateway.keys import Denied, Identity
-from headworks.ledgers.keys import KeyStore
+from headworks.ledgers.keys import FileKeys, KeyStore
 
 TENANTS: dict[str, Any] = {
     "acme": {"classes": ["interactive", "bulk"], "models": ["a", "b"]},
@@ -29,7 +30,10 @@ class Place:
         self.now_s = 1_000_000.0
         self.file = directory / "ledger.db"
         self.changed = 0
-        self.watch = KeyWatch(*self.read(), self.wall_s, self._count)
+        settings, policy = self.read()
+        self.watch = KeyWatch(FileKeys(KeyStore(str(self.file))), settings, policy, self.wall_s, self._count)
+        asyncio.run(self.watch.refresh())
+        self.changed = 0
 
     def _count(self) -> None:
         self.changed += 1
@@ -47,12 +51,12 @@ class Place:
         return build.settings(config, ENVIRONMENT), build.policy(config, number=1)
 
     def do(self, verb: str, name: str = "", **asked: Any) -> Any:
-        status, body = self.watch.desk.do(verb, name, asked)
+        status, body = asyncio.run(self.watch.desk.do(verb, name, asked))
         assert status < 300, body
         return body
 
     def refused(self, verb: str, name: str = "", **asked: Any) -> tuple[int, str]:
-        status, body = self.watch.desk.do(verb, name, asked)
+        status, body = asyncio.run(self.watch.desk.do(verb, name, asked))
         assert status >= 400
         assert list(body) == ["error"]
         return status, body["error"]["message"]
@@ -150,7 +154,7 @@ def test_H2_a_successor_has_the_same_scopes_and_the_old_one_ends(place: Place) -
     assert (new["classes"], new["models"], new["expires_s"]) == (("bulk",), ("a",), 1_011_000.0)
     assert isinstance(place.who(old["key"]), Identity)
     place.now_s += 60.0
-    place.watch.refresh()
+    asyncio.run(place.watch.refresh())
     assert place.who(old["key"]) == Denied("invalid_api_key")
     assert isinstance(place.who(new["key"]), Identity)
     assert place.refused("rotate", old["id"]) == (409, f"The key {old['id']} is expired: add a new one.")
@@ -192,12 +196,12 @@ def test_H2_keys_that_cannot_be_read_stay_as_they_were_and_that_is_said_once(
     place: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
     made = place.do("add", tenant="acme")
-    place.watch.close()
+    asyncio.run(place.watch.close())
     place.file.write_bytes(b"no database" * 1_000)
     for name in ("ledger.db-wal", "ledger.db-shm"):
         (place.file.parent / name).unlink(missing_ok=True)
-    place.watch.refresh()
-    place.watch.refresh()
+    asyncio.run(place.watch.refresh())
+    asyncio.run(place.watch.refresh())
     assert isinstance(place.who(made["key"]), Identity)
     assert [record.getMessage().partition(":")[0] for record in caplog.records] == ["stored keys stay as they are known"]
     place.watch.change(*place.read({"batchco": TENANTS["batchco"]}))
@@ -216,7 +220,7 @@ def test_H2_a_pepper_that_has_gone_keeps_no_revocation_out(place: Place) -> None
 
 
 def test_H2_without_a_file_the_desk_says_what_is_needed(place: Place) -> None:
-    status, body = KeyDesk(None, lambda: place.read()[1], place.wall_s).do("add", "", {"tenant": "acme"})
+    status, body = asyncio.run(KeyDesk(None, lambda: place.read()[1], place.wall_s).do("add", "", {"tenant": "acme"}))
     assert status == 501
     assert "set ledger.url to sqlite:PATH and restart" in body["error"]["message"]
 

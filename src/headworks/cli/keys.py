@@ -1,17 +1,19 @@
-"""`headworks keys add|rotate|revoke|list`: the API keys of tenants, kept as hashes in the ledger's file (H2).
+"""`headworks keys add|rotate|revoke|list`: the API keys of tenants, kept as hashes beside the ledger (H2).
 
-With an admin key a running gateway is asked through its admin port. Without one, or where none runs, the file is opened here:
-its permissions say who may, and a gateway that has it open sees the change within a second. A key is printed once, alone on
-standard output, and is never an argument: what a process was called with can be read by every user of its machine.
+With an admin key a running gateway is asked through its admin port. Without one, or where none runs, the store is asked from
+here: the file's permissions, or the shared store's entry, say who may, and every gateway of it sees the change within a
+second. A key is printed once, alone on standard output, and is never an argument: what a process was called with can be read
+by every user of its machine.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
@@ -21,6 +23,10 @@ from rich.table import Table
 from rich.text import Text
 
 from headworks.cli.admin_port import AdminOption, AdminPort, JsonOption, admin_port, could_not_ask
+
+if TYPE_CHECKING:
+    from headworks.core.policy import Policy
+    from headworks.ledgers.key_rules import Keyring
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Issue, rotate, revoke and list the API keys of tenants.")
 FILE_DEFAULT = Path("headworks.yaml")
@@ -47,7 +53,7 @@ def add(
 ) -> None:
     """Issue a key. It is shown once, now.
 
-    Exit: 0 it was issued, 1 that cannot be done, 2 neither a gateway nor a file could be asked.
+    Exit: 0 it was issued, 1 that cannot be done, 2 neither a gateway nor a store could be asked.
     """
     asked: dict[str, Any] = {"admin": for_admin}
     stated = {"tenant": tenant, "classes": classes or None, "models": models or None}
@@ -71,7 +77,7 @@ def rotate(
 ) -> None:
     """Issue a key's successor, with the same scopes. The old one works on for a while, so that clients can change over.
 
-    Exit: 0 it was issued, 1 that cannot be done, 2 neither a gateway nor a file could be asked.
+    Exit: 0 it was issued, 1 that cannot be done, 2 neither a gateway nor a store could be asked.
     """
     asked = {"grace_s": grace_hours * HOUR_S}
     if expires_days is not None:
@@ -83,7 +89,7 @@ def rotate(
 def revoke(name: IdArgument, config: FileOption = None, admin: AdminOption = None, as_json: JsonOption = False) -> None:
     """End a key now. Requests it has been let in with run to their end.
 
-    Exit: 0 it opens nothing any more, 1 there is no such key, 2 neither a gateway nor a file could be asked.
+    Exit: 0 it opens nothing any more, 1 there is no such key, 2 neither a gateway nor a store could be asked.
     """
     ended = _asked(admin, config, "revoke", name, {})
     if as_json:
@@ -101,7 +107,7 @@ def list_keys(
 ) -> None:
     """List the stored keys: whose they are, what they are good for and until when. Never the keys themselves.
 
-    Exit: 0 they were listed, 2 neither a gateway nor a file could be asked.
+    Exit: 0 they were listed, 2 neither a gateway nor a store could be asked.
     """
     found = _asked(admin, config, "list")
     rows = [key for key in found["keys"] if tenant is None or key["tenant"] == tenant]
@@ -116,7 +122,7 @@ def list_keys(
 
 def _asked(admin: str | None, config: Path | None, verb: str, name: str = "", asked: Any = None) -> Any:
     """The answer of a running gateway, or of the file itself. Ends the verb where there is none."""
-    from headworks.ledgers.keys import KEY_PREFIX
+    from headworks.ledgers.key_rules import KEY_PREFIX
 
     if name.startswith(KEY_PREFIX):  # and it is repeated nowhere: not in a message, not in a path
         typer.echo("headworks: that is a key itself, which others may have seen by now; name its id, and revoke that", err=True)
@@ -126,7 +132,7 @@ def _asked(admin: str | None, config: Path | None, verb: str, name: str = "", as
         status, body = _through(port, verb, name, asked)
     else:
         assert file is not None, "there is a port or a file"
-        status, body = _in_file(file, verb, name, asked)
+        status, body = _in_store(file, verb, name, asked)
     if status < 300:
         return body
     typer.echo(f"headworks: {body['error']['message']}", err=True)
@@ -143,9 +149,11 @@ def _places(admin: str | None, config: Path | None) -> tuple[AdminPort | None, P
         return None, file
     if admin is None:
         _, said = port.get("/admin/keys")
-        path = _settings(file).keys_path
-        if path is not None and said.get("store") != os.path.realpath(path):
-            could_not_ask(f"the gateway at {port.url} keeps its keys in {said.get('store')}, not in {path}; say --admin URL")
+        _, keys = _opened(file)
+        if keys is not None and said.get("store") != keys.name:
+            could_not_ask(
+                f"the gateway at {port.url} keeps its keys in {said.get('store')}, not in {keys.name}; say --admin URL"
+            )
     return port, None
 
 
@@ -157,32 +165,38 @@ def _through(port: AdminPort, verb: str, name: str, asked: Any) -> tuple[int, An
     return port.ask("POST", "/admin/keys" if verb == "add" else f"/admin/keys/{name}/{verb}", asked)
 
 
-def _in_file(file: Path, verb: str, name: str, asked: Any) -> tuple[int, Any]:
+def _in_store(file: Path, verb: str, name: str, asked: Any) -> tuple[int, Any]:
     """What a gateway of this file would answer."""
+    from headworks.gateway.key_desk import KeyDesk
+
+    rules, keys = _opened(file)
+
+    async def done() -> tuple[int, Any]:
+        try:
+            return await KeyDesk(keys, lambda: rules, time.time).do(verb, name, asked)
+        finally:
+            if keys is not None:
+                await keys.close()
+
+    status, body = asyncio.run(done())
+    return status, msgspec.to_builtins(body)
+
+
+def _opened(file: Path) -> tuple[Policy, Keyring | None]:
+    """What the file says, and the keys it means. Ends the verb if they cannot be opened."""
     from headworks.config import build
     from headworks.config.load import load
-    from headworks.gateway.key_desk import KeyDesk
-    from headworks.ledgers.base import LedgerError
-    from headworks.ledgers.keys import VERB_BUSY_S_MAX, KeyStore
+    from headworks.ledgers.base import LedgerError, open_keys
+    from headworks.ledgers.keys import VERB_BUSY_S_MAX
 
     config = load(str(file), os.environ, exposed_ok=True).config_or_raise()
     settings, rules = build.settings(config, os.environ), build.policy(config, number=1)
     given = settings.keys_secret
     try:
-        store = None
-        if settings.keys_path is not None:
-            store = KeyStore(settings.keys_path, given.reveal() if given else None, VERB_BUSY_S_MAX)
-        status, body = KeyDesk(store, lambda: rules, time.time).do(verb, name, asked)
+        pepper = given.reveal() if given else None
+        return rules, open_keys(settings.ledger_url, settings.domain, pepper, busy_s_max=VERB_BUSY_S_MAX)
     except LedgerError as error:
         could_not_ask(str(error))
-    return status, msgspec.to_builtins(body)
-
-
-def _settings(file: Path) -> Any:
-    from headworks.config import build
-    from headworks.config.load import load
-
-    return build.settings(load(str(file), os.environ, exposed_ok=True).config_or_raise(), os.environ)
 
 
 def _show_new(made: dict[str, Any], as_json: bool) -> None:

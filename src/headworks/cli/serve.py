@@ -110,6 +110,8 @@ def _could_not_start(why: str) -> NoReturn:
 async def _serve(app: App, reload: Reload, as_json: bool) -> None:
     try:
         await app.start()
+    except LedgerError as error:
+        _could_not_start(str(error))
     except OSError as error:
         await app.stop()
         listen, admin = app.settings.listen, app.settings.admin

@@ -285,7 +285,6 @@ def settings(config: Config, environment: Mapping[str, str], worker: int = 1) ->
         decision_log=DecisionLogSettings(config.log.decisions, config.log.rotate_bytes, config.log.keep_days),
         workers=server.workers,
         when_lost=config.ledger.when_lost,
-        keys_path=_keys_path(config.ledger.url, environment),
         keys_secret=_secret(config.ledger.keys_secret, environment),
         usage=UsageSettings(config.usage.path, config.usage.keep_days),
         tokenizers={name: model.tokenizer for name, model in config.models.items() if model.tokenizer is not None},
@@ -294,14 +293,6 @@ def settings(config: Config, environment: Mapping[str, str], worker: int = 1) ->
 
 def _secret(reference: str | None, environment: Mapping[str, str]) -> secret.Secret | None:
     return None if reference is None else secret.resolve(reference, environment)
-
-
-def _keys_path(url: str, environment: Mapping[str, str]) -> str | None:
-    """The file of an embedded ledger: keys are a table in it, also where this version counts in memory."""
-    if ENVIRONMENT_NAME.fullmatch(url):
-        url = secret.resolve(url, environment).reveal()
-    scheme, _, path = url.partition(":")
-    return path if scheme == "sqlite" else None
 
 
 def _ledger_url(url: str, environment: Mapping[str, str]) -> str:

@@ -116,8 +116,6 @@ class Settings:
     """Gateway processes that listen on the same port."""
     when_lost: str = "closed"
     """`closed` or `share`: what is admitted while a shared ledger does not answer."""
-    keys_path: str | None = None
-    """The ledger's file, where keys are stored; None: a ledger without one."""
     keys_secret: Secret | None = None
     """What stored keys are hashed under, if the operator gives it."""
     tokenizers: dict[str, str] = field(default_factory=dict)

@@ -23,6 +23,8 @@ Charges = Sequence[tuple[str, str, int]]
 """Each in the shape of `Charge`: (scope, unit, amount)."""
 
 UNLIMITED = 1 << 62
+STANDING = -1
+"""As a limit that is told: whatever is in force there."""
 COUNTERS_SWEPT_AT = 4096
 """Above so many, counters with nothing held and no limit are dropped before another is added."""
 
@@ -145,12 +147,15 @@ class Counters:
 
     def move(self, scopes: Iterable[str], unit: str, amount: int) -> None:
         """Hold so much more, or less, in each of these, whatever the limits: who holds it has been asked about them."""
-        for counter in self.find([(scope, unit, amount) for scope in scopes]):
+        found = self.find([(scope, unit, amount) for scope in scopes])
+        for counter in found:
             counter.held += amount
             if counter.held > counter.limit:
                 counter.excess = max(counter.excess, counter.held)
             elif counter.held < 0:
                 self.underflows += 1
+        if self._floors:
+            _count_unused(found)
 
     def lacking(self, charges: Charges) -> list[tuple[str, str]]:
         """The (scope, unit) that could not take these charges now. Nothing is charged."""
@@ -186,27 +191,33 @@ class Counters:
     ) -> None:
         """Replace every limit and floor. What is held stays held, and what is committed as long as there is a limit.
 
+        A limit of `STANDING` is not known by who tells it yet: what is in force stays, if anything is.
         `keeps`: by the policy in force, so what is not named is only not known there (an engine not reached yet, a period in
         which nobody has asked) and stays, save periods of a quota before the one that is named.
         """
         limits = tuple(limits)
-        named = {(scope, unit) for scope, unit, _ in limits}
+        named = {(scope, unit) for scope, unit, amount in limits if amount != STANDING}
+        stands = {(scope, unit) for scope, unit, amount in limits if amount == STANDING}
         periods = {scope.rpartition("@")[0]: scope for scope, _, _ in limits if "@" in scope}
         for (scope, unit), counter in self._counters.items():
             if keeps and (scope, unit) not in named and scope >= periods.get(scope.rpartition("@")[0], ""):
                 continue
+            if (scope, unit) in stands:
+                continue
             counter.limit = UNLIMITED
             counter.excess = 0
         for scope, unit, amount in limits:
+            if amount == STANDING:
+                continue
             counter = self._counters.get((scope, unit)) or self._add(scope, unit)
             counter.limit = amount
             if counter.held > amount:
                 counter.excess = counter.held
-        self.set_floors(floors)
         for counter in self._counters.values():
             if counter.committed and counter.limit == UNLIMITED:
                 counter.held -= counter.committed
                 counter.committed = 0
+        self.set_floors(floors)  # by what is held then
         more = [(one, unit, amount - self.committed(one, unit)) for one, unit, amount in committed]
         self.commit([charge for charge in more if charge[2] > 0])
 

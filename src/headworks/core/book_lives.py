@@ -330,7 +330,7 @@ class Lives(Sessions):
         entry.usage = usage
         self._release(entry)
         if self._sessions:
-            self._spend(entry, evidence, usage)
+            self._spend(entry, usage)
         execution = entry.execution
         boot = self._asking if self._asking.owner is entry.owner else self._boots[entry.owner]
         del boot.entries[execution]

@@ -24,7 +24,8 @@ from headworks.core.commands import Answer, CloseSession, Reserve, Shortfall, Te
 from headworks.core.types import SessionRecord, Usage
 
 SESSIONS_MAX = 1024
-"""Open ones in a ledger, and such that have ended and are remembered: every heartbeat lists what is open."""
+"""Open ones in a ledger, and such that have ended and are remembered: every heartbeat lists what is open. One tenant may have
+half of what the others leave, so there is room for the next one."""
 TOKENS = "tokens"
 CALLS = "session:"
 """How the scope of one session begins."""
@@ -105,8 +106,11 @@ class Sessions(Records):
         session = self._sessions.get(command.session)
         if session is not None:
             return ("dead" if session.ended else "opened"), (), (self._told_session(session),)
-        if len(self._sessions) >= SESSIONS_MAX:
-            return "refused", (Shortfall(f"sessions:{command.pool}", "sessions", SESSIONS_MAX + 1, SESSIONS_MAX),), ()
+        tenant = command.flow[1]
+        own = sum(session.flow[1] == tenant for session in self._sessions.values())
+        room = (SESSIONS_MAX - (len(self._sessions) - own) + 1) // 2
+        if own >= room:
+            return "refused", (Shortfall(f"sessions:{command.pool}", "sessions", own + 1, room),), ()
         return None
 
     def _open_session(self, command: Reserve) -> SessionRecord:
@@ -184,15 +188,16 @@ class Sessions(Records):
         """Those that concern a call: where its session holds tokens it adds none, however far a limit has fallen since."""
         return [short for short in shortfalls if short.unit != TOKENS or short.scope not in session.scopes]
 
-    def _spend(self, entry: Entry, evidence: str, usage: Usage | None) -> None:
+    def _spend(self, entry: Entry, usage: Usage | None) -> None:
         """A call has ended and given back what it held: the session takes what was not used, and knows what was.
 
-        Nothing if it never ran; all it had reserved if nobody can say.
+        Nothing if it never ran, nor if it showed no byte and nobody can say: its caller got nothing for it, and it may be sent
+        again. All it had reserved if it did and nobody can say.
         """
         session = self._session_of(entry.charges)
         if session is None:
             return
-        used_tokens = 0 if evidence == "E0" else entry.charges[0][2]
+        used_tokens = entry.charges[0][2] if entry.seen else 0
         if usage is not None:
             used_tokens = usage.prompt_tokens + usage.output_tokens
         live_tokens = self.counters.held(session.scope, TOKENS)

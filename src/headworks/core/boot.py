@@ -29,6 +29,7 @@ from headworks.core.commands import (
     Stop,
     TakeReader,
 )
+from headworks.core.demotion import learn_of_tenants, told_of_tenants
 from headworks.core.desk import Desk
 from headworks.core.elsewhere import told_of
 from headworks.core.events import LedgerLost, StoreChanged
@@ -132,8 +133,9 @@ class Boot:
             self._desk.tell(list(self.recovery.tell(self.wards, now_s)))
 
     def _profiles(self, now_s: float) -> Iterator[tuple[str, Profile]]:
-        """What the others need to know of this gateway: what waits here (B2), and what runs for it on each over-committed
-        engine, to see the future peak (D4)."""
+        """What the others need to know of this gateway: what waits here (B2), what it granted to whom that weighs less for it
+        (B13), and what runs for it on each over-committed engine, to see the future peak (D4)."""
+        yield from told_of_tenants(self._desk.tenants.values(), now_s)
         for pool in self._desk.pools.values():
             yield from told_of(pool)
             for replica in pool.all_replicas().values():
@@ -229,6 +231,7 @@ class Boot:
         return not was_open and self.open(now_s)
 
     def _learn_others(self, profiles: dict[str, Profile], now_s: float) -> None:
+        learn_of_tenants(self._desk.tenants.values(), profiles, now_s)
         for pool in self._desk.pools.values():
             pool.elsewhere.learn(pool, profiles, now_s)
             moved = False

@@ -7,6 +7,9 @@ the smaller ratio of both. The rate is what the tenant was granted in the last `
 by its actual tokens from its end on. So at ten times its quota it has a tenth of its weight half a minute later, and has it
 back half a minute after it uses no more than its quota.
 
+Gateways that share a ledger tell each other with their heartbeats what they granted, as they tell what waits
+(`core/elsewhere.py`): all of them weigh a tenant by the sum, which is a heartbeat old.
+
 What it is granted counts, not what it asks for. Where others want the pool, its weight, and with it what it is granted, settles
 where the two agree, and never below the quota rate that it could have by its share: a tenant that floods a full pool is
 not punished for what it did not get. And where nobody else waits a weight means nothing: it may have all there is.
@@ -14,12 +17,23 @@ not punished for what it did not get. And where nobody else waits a weight means
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from headworks.core.elsewhere import FRESH_S
 from headworks.core.policy import QuotaPolicy, TenantPolicy
+
+if TYPE_CHECKING:
+    from headworks.core.peak import Profile
+    from headworks.core.tenant import TenantUse
 
 WINDOW_S = 30
 """In slots of a second."""
 RATIO_MIN = 1e-6
 """Of a quota of nothing: a weight is divided by."""
+TOLD_MAX = 256
+"""Tenants that a heartbeat tells of, those who were granted most."""
+GRANTED = "granted:"
 PERIOD_S = {"hour": 3_600.0, "day": 86_400.0, "week": 604_800.0, "month": 2_592_000.0}
 """A month is thirty days here, so that no weight jumps with the calendar."""
 
@@ -46,10 +60,14 @@ class Usage30:
         """So much of it was not used; less than nothing of it: so much more was."""
         self.draw(-amount, now_s)
 
-    def rate_per_s(self, now_s: float) -> float:
-        """Over the last half minute. What was given back may be of a grant before that: never below zero."""
+    def granted(self, now_s: float) -> int:
+        """In the last half minute. What was given back may be of a grant before that: never below zero."""
         self._turn(now_s)
-        return max(0, self.total) / WINDOW_S
+        return max(0, self.total)
+
+    def rate_per_s(self, now_s: float) -> float:
+        """Over the last half minute."""
+        return self.granted(now_s) / WINDOW_S
 
     def _turn(self, now_s: float) -> None:
         second = int(now_s)
@@ -63,13 +81,16 @@ class Usage30:
 
 
 class Demotion:
-    """Of one tenant, by what this gateway granted it."""
+    """Of one tenant, by what this gateway and those beside it granted it."""
 
-    __slots__ = ("money", "tokens")
+    __slots__ = ("_beside", "_told_s", "money", "tokens")
 
     def __init__(self) -> None:
         self.tokens: Usage30 | None = None
         self.money: Usage30 | None = None
+        self._beside: Profile = (0, 0)
+        """Tokens and money that the others granted in the last half minute, as they told it last."""
+        self._told_s = 0.0
 
     def change(self, policy: TenantPolicy) -> None:
         """Another policy; what was granted stays granted."""
@@ -79,9 +100,34 @@ class Demotion:
 
     def ratio(self, now_s: float) -> float:
         """What of its share it weighs now."""
-        meters = (one for one in (self.tokens, self.money) if one is not None)
-        over = ((one.per_s, one.rate_per_s(now_s)) for one in meters)
+        beside = self._beside if now_s <= self._told_s + FRESH_S else (0, 0)
+        meters = ((one, more) for one, more in zip((self.tokens, self.money), beside, strict=True) if one is not None)
+        over = ((one.per_s, one.rate_per_s(now_s) + more / WINDOW_S) for one, more in meters)
         return max(RATIO_MIN, min((quota / rate for quota, rate in over if rate > quota), default=1.0))
+
+    def granted(self, now_s: float) -> Profile:
+        """Tokens and money of the last half minute, for the others."""
+        tokens, money = (0 if one is None else one.granted(now_s) for one in (self.tokens, self.money))
+        return tokens, money
+
+    def learn(self, beside: Profile, now_s: float) -> None:
+        """What the others granted, added up."""
+        self._beside, self._told_s = beside, now_s
+
+
+def told_of_tenants(tenants: Iterable[TenantUse], now_s: float) -> Iterator[tuple[str, Profile]]:
+    """What was granted here to each tenant that may be demoted for it."""
+    found = ((use.policy.name, use.demotion.granted(now_s)) for use in tenants if use.demotion is not None)
+    told = sorted((one for one in found if any(one[1])), key=lambda one: one[1], reverse=True)
+    for name, granted in told[:TOLD_MAX]:
+        yield GRANTED + name, granted
+
+
+def learn_of_tenants(tenants: Iterable[TenantUse], profiles: Mapping[str, Profile], now_s: float) -> None:
+    """What was granted to them at the other gateways."""
+    for use in tenants:
+        if use.demotion is not None:
+            use.demotion.learn(profiles.get(GRANTED + use.policy.name, (0, 0)), now_s)
 
 
 def _meter(meter: Usage30 | None, per_s: float | None) -> Usage30 | None:

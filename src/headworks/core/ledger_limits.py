@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from headworks.core.book_counters import STANDING
 from headworks.core.commands import Floor
 from headworks.core.desk import Desk
 from headworks.core.quota import Quota
-from headworks.core.types import Charge
+from headworks.core.replica import Replica
+from headworks.core.types import READ_UNITS, Charge
 
 
 def limits_of(desk: Desk) -> Iterator[Charge]:
@@ -26,20 +28,29 @@ def limits_of(desk: Desk) -> Iterator[Charge]:
         replicas = pool.all_replicas().values()
         limits = [replica.memory.limit() for replica in replicas]
         known = [limit for limit in limits if limit is not None]
-        stated = pool.policy.active_tokens_max
-        if stated is not None or (known and len(known) == len(limits)):
+        stated, most = pool.policy.active_tokens_max, STANDING
+        if stated is not None or len(known) == len(limits):
             most = sum(known) if stated is None else stated
+        if stated is not None or limits:
+            in_sessions = most if most == STANDING else int(pool.policy.sessions_ratio_max * most)
             yield Charge(f"pool:{pool.name}", "tokens", most)
-            yield Charge(f"sessions:{pool.name}", "tokens", int(pool.policy.sessions_ratio_max * most))
-        if pool.reserves is not None and pool.places_max is not None:  # sequences are kept beside this
-            yield Charge(f"pool:{pool.name}", "requests", pool.places_max)
-        for replica, limit in zip(replicas, limits, strict=True):
-            if limit is not None:
-                yield Charge(replica.scope, "tokens", limit)
-            places = replica.requests_max()
-            if places is not None:
-                yield Charge(replica.scope, "requests", places)
-            yield from map(Charge._make, replica.reading.limits(replica.scope))
+            yield Charge(f"sessions:{pool.name}", "tokens", in_sessions)
+        if pool.reserves is not None:  # sequences are kept beside this
+            places = pool.places_max
+            if places is not None or any(replica.capacity is None for replica in replicas):
+                yield Charge(f"pool:{pool.name}", "requests", STANDING if places is None else places)
+        for replica in replicas:
+            yield from _limits_there(replica)
+
+
+def _limits_there(replica: Replica) -> Iterator[Charge]:
+    """Of one engine. Until it has said what it holds, nobody's limit is taken away by what is not known here."""
+    told = {"tokens": replica.memory.limit(), "requests": replica.requests_max(), **dict.fromkeys(sorted(READ_UNITS))}
+    told.update((unit, most) for _, unit, most in replica.reading.limits(replica.scope))
+    unknown = STANDING if replica.capacity is None else None
+    for unit, most in told.items():
+        if (limit := unknown if most is None else most) is not None:
+            yield Charge(replica.scope, unit, limit)
 
 
 def floors_of(desk: Desk) -> Iterator[Floor]:

@@ -69,7 +69,7 @@ def guard(admin_key: str | None, stored: KeyWatch | None, clock_s: Callable[[], 
 
 NO_ADMIN_KEY = (
     "Keys are changed over this port only with an admin key, and none is known: set server.admin_key, or run headworks keys "
-    "where the ledger's file is, as its owner."
+    "where the ledger's file is, as its owner, or, on a shared ledger, where its secrets are."
 )
 
 
@@ -77,19 +77,19 @@ def key_routes(stored: KeyWatch, guarded: Guard) -> list[Route]:
     """`/admin/keys`. Bodies are JSON; the answer to add and rotate is the only place where a key is ever shown."""
 
     async def listed(_: Request) -> Response:
-        return _answer(stored, "list")
+        return await _answer(stored, "list")
 
     async def add(request: Request) -> Response:
         asked = await json_body(request)
-        return asked if isinstance(asked, Response) else _answer(stored, "add", "", asked)
+        return asked if isinstance(asked, Response) else await _answer(stored, "add", "", asked)
 
     async def rotate(request: Request) -> Response:
         asked = await json_body(request)
-        return asked if isinstance(asked, Response) else _answer(stored, "rotate", request.path_params["name"], asked)
+        return asked if isinstance(asked, Response) else await _answer(stored, "rotate", request.path_params["name"], asked)
 
     async def revoke(request: Request) -> Response:
         asked = await json_body(request)
-        return asked if isinstance(asked, Response) else _answer(stored, "revoke", request.path_params["name"])
+        return asked if isinstance(asked, Response) else await _answer(stored, "revoke", request.path_params["name"])
 
     return [
         Route("/admin/keys", guarded(listed)),
@@ -99,9 +99,9 @@ def key_routes(stored: KeyWatch, guarded: Guard) -> list[Route]:
     ]
 
 
-def _answer(stored: KeyWatch, verb: str, name: str = "", asked: object = None) -> Response:
+async def _answer(stored: KeyWatch, verb: str, name: str = "", asked: object = None) -> Response:
     """The desk's answer. Nobody between here and the operator may keep it."""
-    status, body = stored.desk.do(verb, name, asked)
+    status, body = await stored.desk.do(verb, name, asked)
     return Response(msgspec.json.encode(body), status, {"Cache-Control": "no-store"}, "application/json")
 
 

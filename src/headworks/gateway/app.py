@@ -51,6 +51,8 @@ from headworks.gateway.usage import Others
 
 log = logging.getLogger("headworks.gateway")
 
+STORE_PATIENCE_S = 2.0
+"""How long a start waits for a shared ledger to say which keys there are."""
 GC_THRESHOLDS = 20_000, 50, 1_000
 """What is made for a request is freed by counting; the collector only looks for the rare cycle. What is remembered for a while
 it looks at once, while the processor still has it at hand: of ten times as many objects each would cost five times as much,
@@ -79,7 +81,7 @@ class App:
         self.replicas = Replicas(policy, settings, outbox)
         self.models = Models(policy)
         self.registry = Registry(self._readings)
-        self.key_watch = KeyWatch(settings, policy, clock.utc_s, self._allow_labels)
+        self.key_watch = KeyWatch(stores.keyring(settings, self._shared), settings, policy, clock.utc_s, self._allow_labels)
         self._allow_labels()
         self.accounts = Accounts(self.registry)
         self.log = parts.decision_log(settings)
@@ -125,13 +127,16 @@ class App:
     # life
 
     async def start(self) -> None:
-        """Listen. Requests are refused with `no_replica` until an engine has said what it holds."""
-        self._read_usage(await self._other_usage(self.policy))
+        """Listen. Requests are refused with `no_replica` until an engine has said what it holds.
+
+        Raises `LedgerError` where stored keys are there and cannot be used.
+        """
         if self._shared is not None:
             self._shared.start()
+        await self.key_watch.start(STORE_PATIENCE_S if self._shared is not None else None)
+        self._read_usage(await self._other_usage(self.policy))
         self.runner.start()
         self.guard.start()
-        self.key_watch.start()
         if self.certificates is not None:
             self.certificates.start()
         handed = inherited.inherited(os.environ)
@@ -163,7 +168,7 @@ class App:
         await self.server.close(1.0)
         await self.runner.close()
         self.guard.close()
-        self.key_watch.close()
+        await self.key_watch.close()
         if self.certificates is not None:
             self.certificates.close()
         self.feed.close()

@@ -1,20 +1,20 @@
 """What can be asked about stored keys: list, add, rotate, revoke (H2).
 
-The same desk answers a live gateway's admin port and `headworks keys` on a file nobody serves from, so both mean the same.
+The same desk answers a live gateway's admin port and `headworks keys` at a store by itself, so both mean the same.
 It answers with an HTTP status and a body in plain values. The key itself stands in the answer to `add` and `rotate`, once;
 its hash stands nowhere.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
 from headworks.core.policy import Policy
 from headworks.ledgers.base import LedgerError
-from headworks.ledgers.keys import ACTIVE_MAX, ADMIN, KeyStore, StoredKey, Wanted
+from headworks.ledgers.key_rules import ACTIVE_MAX, ADMIN, Keyring, StoredKey, Wanted
 
 LIFETIME_S_MAX = 10 * 366 * 86_400.0
 GRACE_S_MAX = 90 * 86_400.0
@@ -22,8 +22,9 @@ GRACE_S = 86_400.0
 """How long the old key of a rotation still works unless something else is asked for."""
 SCOPES_MAX = 64
 NO_STORE = (
-    "Keys are stored in the file of the ledger, and this ledger has none: set ledger.url to sqlite:PATH and restart, or name "
-    'keys in the configuration (tenants.NAME.keys: ["env:VARIABLE"]).'
+    "Keys are stored beside the ledger, and this one has no place for them: set ledger.url to sqlite:PATH and restart, or, on "
+    "a shared ledger, ledger.keys_secret to a secret that all its gateways have, or name keys in the configuration "
+    '(tenants.NAME.keys: ["env:VARIABLE"]).'
 )
 
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
@@ -60,72 +61,78 @@ class KeyDesk:
 
     def __init__(
         self,
-        store: KeyStore | None,
+        store: Keyring | None,
         policy: Callable[[], Policy],
         wall_s: Callable[[], float],
-        changed: Callable[[], None] = lambda: None,
+        changed: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self._store = store
         self._policy = policy
         self._wall_s = wall_s
         self._changed = changed
 
-    def do(self, verb: str, name: str = "", asked: Any = None) -> DeskAnswer:
+    async def do(self, verb: str, name: str = "", asked: Any = None) -> DeskAnswer:
         """One of `list`, `add`, `rotate`, `revoke`. `name`: which key; `asked`: what is wanted, as JSON has it."""
         store = self._store
         if store is None:
             return _refused(501, NO_STORE)
         try:
             if verb == "list":
-                return self._list(store)
+                return await self._list(store)
             if verb == "add":
-                return self._add(store, msgspec.convert(asked, Add))
-            found = store.find(name)
+                return await self._add(store, msgspec.convert(asked, Add))
+            found = await _find(store, name)
             if found is None:
                 return _refused(404, f"There is no key {name[:64]!r}; headworks keys list shows the ids.")
             if verb == "rotate":
-                return self._rotate(store, found, msgspec.convert(asked, Rotate))
-            return self._revoke(store, found)
+                return await self._rotate(store, found, msgspec.convert(asked, Rotate))
+            return await self._revoke(store, found)
         except msgspec.ValidationError as error:
             return _refused(400, f"{error}.")
         except LedgerError as error:
             return _refused(503, str(error))
 
-    def _list(self, store: KeyStore) -> DeskAnswer:
+    async def _list(self, store: Keyring) -> DeskAnswer:
         now_s = self._wall_s()
-        return DeskAnswer(200, {"store": store.path, "keys": [shown(key, now_s) for key in store.kept()]})
+        return DeskAnswer(200, {"store": store.name, "keys": [shown(key, now_s) for key in await store.kept()]})
 
-    def _add(self, store: KeyStore, asked: Add) -> DeskAnswer:
+    async def _add(self, store: Keyring, asked: Add) -> DeskAnswer:
         fault = self._fault(asked)
         if fault:
             return _refused(400, fault)
         now_s = self._wall_s()
         wanted = Wanted(asked.tenant or ADMIN, asked.classes, asked.models, asked.lifetime_s)
-        return self._issued(store.issue(wanted, now_s), wanted.tenant, now_s)
+        return await self._issued(await store.issue(wanted, now_s), wanted.tenant, now_s)
 
-    def _rotate(self, store: KeyStore, old: StoredKey, asked: Rotate) -> DeskAnswer:
+    async def _rotate(self, store: Keyring, old: StoredKey, asked: Rotate) -> DeskAnswer:
         now_s = self._wall_s()
         state = old.state(now_s)
         if state != "active":
             return _refused(409, f"The key {old.id} is {state}: add a new one.")
         wanted = Wanted(old.tenant, old.classes, old.models, asked.lifetime_s or old.lifetime_s)
-        return self._issued(store.issue(wanted, now_s, old.id, now_s + asked.grace_s), old.tenant, now_s, old.id)
+        return await self._issued(await store.issue(wanted, now_s, old.id, now_s + asked.grace_s), old.tenant, now_s, old.id)
 
-    def _issued(self, issued: tuple[str, StoredKey] | None, tenant: str, now_s: float, old: str | None = None) -> DeskAnswer:
+    async def _issued(
+        self, issued: tuple[str, StoredKey] | None, tenant: str, now_s: float, old: str | None = None
+    ) -> DeskAnswer:
         if issued is None:
             whose = "The admin port" if tenant == ADMIN else f"The tenant {tenant}"
             advice = "rotate with a grace of 0, or revoke one" if old else "revoke one, or rotate one"
             return _refused(409, f"{whose} has {ACTIVE_MAX} active keys, which is the most: {advice}.")
-        self._changed()
+        await self._tell()
         secret, kept = issued
         return DeskAnswer(201, {"key": secret, **shown(kept, now_s), "replaces": old})
 
-    def _revoke(self, store: KeyStore, found: StoredKey) -> DeskAnswer:
+    async def _revoke(self, store: Keyring, found: StoredKey) -> DeskAnswer:
         now_s = self._wall_s()
-        store.revoke(found.id, now_s)
-        self._changed()
-        kept = store.find(found.id)
+        await store.revoke(found.id, now_s)
+        await self._tell()
+        kept = await _find(store, found.id)
         return DeskAnswer(200, shown(kept or found, now_s))
+
+    async def _tell(self) -> None:
+        if self._changed is not None:
+            await self._changed()
 
     def _fault(self, asked: Add) -> str | None:
         """What of the scopes does not exist. A key that could never open anything is not issued."""
@@ -144,6 +151,10 @@ class KeyDesk:
             if allowed is not None and name not in allowed:
                 return f"The tenant {tenant.name} may not use the model {name!r}; it may use {_listed(allowed)}."
         return None
+
+
+async def _find(store: Keyring, name: str) -> StoredKey | None:
+    return next((key for key in await store.kept() if key.id == name), None)
 
 
 def shown(key: StoredKey, now_s: float) -> dict[str, Any]:

@@ -1,8 +1,12 @@
 """Keeps the keys that are known what the configuration and the store say, with no part in any request (H2).
 
-Once a second it looks at one number, which the store raises with every change whoever made it, and at the time the next
-key expires. So a key that was revoked or has expired opens nothing a second later, and one that was revoked through this
-gateway opens nothing from then on. What was let in before runs to its end.
+Once a second it looks whether anything has changed there, whoever changed it, and whether a key has expired. So a key that was
+revoked or has expired opens nothing a second later, and one that was revoked through this gateway opens nothing from then
+on. What was let in before runs to its end.
+
+A store that cannot be asked takes nobody's key away: what was known stays, what had ended stays ended. In a store that others
+change meanwhile that is true for so long (`Keyring.stale_s_max`); then, as before it was reached for the first time, an unknown
+key may be one of its, and is told to come back instead of that it is wrong.
 """
 
 from __future__ import annotations
@@ -15,31 +19,38 @@ from collections.abc import Callable
 
 from headworks.config.settings import Settings
 from headworks.core.policy import Policy
+from headworks.gateway import clock
 from headworks.gateway.key_desk import KeyDesk
 from headworks.gateway.keys import HashedKey, Identity, Key, Keys
 from headworks.ledgers.base import LedgerError
-from headworks.ledgers.keys import ADMIN, KeyStore, StoredKey
+from headworks.ledgers.key_rules import ADMIN, Keyring, KeyStoreError, StoredKey
 
 log = logging.getLogger("headworks.gateway")
 
 ANONYMOUS = Identity("anonymous", "anonymous")
 LOOK_S = 1.0
+START_LOOK_S = 0.05
 
 
 class KeyWatch:
-    """Owns `keys`, which the public port asks, and the store behind them. Raises `LedgerError` if that cannot be used."""
+    """Owns `keys`, which the public port asks, and the store behind them."""
 
     def __init__(
-        self, settings: Settings, policy: Policy, wall_s: Callable[[], float], changed: Callable[[], None] = lambda: None
+        self,
+        store: Keyring | None,
+        settings: Settings,
+        policy: Policy,
+        wall_s: Callable[[], float],
+        changed: Callable[[], None] = lambda: None,
+        clock_s: Callable[[], float] = clock.now_s,
     ) -> None:
         self._settings = settings
         self._policy = policy
         self._wall_s = wall_s
+        self._clock_s = clock_s
         self._changed = changed
         """Called when other keys are known than before."""
-        given = settings.keys_secret
-        path = settings.keys_path
-        self._store = None if path is None else KeyStore(path, None if given is None else given.reveal())
+        self._store = store
         self._kept: list[StoredKey] = []
         """As last read."""
         self._pepper = secrets.token_bytes(32)
@@ -50,23 +61,41 @@ class KeyWatch:
         """Whether the admin port has had a key of its own. One that has ended does not open the port to everybody."""
         self.clients: set[str] = set()
         """Names that stand in metrics."""
-        self._seen = 0
+        self._seen = ""
+        self._believed_until_s = math.inf if store is None else -math.inf
+        """What was read of the store is believed as long as this."""
         self._expiry_s = math.inf
         self._failed = ""
-        self._timer: asyncio.TimerHandle | None = None
-        self._read()
+        self._task: asyncio.Task[None] | None = None
         self._know()
 
-    def start(self) -> None:
-        """Begin to look."""
-        self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._look)
+    async def start(self, patience_s: float | None = None) -> None:
+        """Read, and begin to look. Raises `LedgerError` if the store cannot be used.
 
-    def close(self) -> None:
-        """Stop looking, and let go of the file."""
-        if self._timer is not None:
-            self._timer.cancel()
+        `patience_s`: a store elsewhere that does not answer is waited for as long as this, and then while the gateway runs.
+        """
+        end_s = self._clock_s() + (patience_s or 0.0)
+        while True:
+            try:
+                await self._read()
+                break
+            except LedgerError as error:
+                if patience_s is None or isinstance(error, KeyStoreError):
+                    raise
+                if self._clock_s() >= end_s:
+                    log.error("stored keys are not known yet: %s", error)
+                    break
+            await asyncio.sleep(START_LOOK_S)
+        self._know()
+        self._changed()
+        self._task = asyncio.create_task(self._keep_looking())
+
+    async def close(self) -> None:
+        """Stop looking, and let go of the store."""
+        if self._task is not None:
+            self._task.cancel()
         if self._store is not None:
-            self._store.close()
+            await self._store.close()
 
     def change(self, settings: Settings, policy: Policy) -> None:
         """After a reload: other tenants, other keys in the configuration. The store and its pepper stay."""
@@ -74,10 +103,10 @@ class KeyWatch:
         self._policy = policy
         self._know()
 
-    def refresh(self) -> None:
+    async def refresh(self) -> None:
         """Read the store again. If it cannot be read, what was known of it stays, and that is said once."""
         try:
-            self._read()
+            await self._read()
             self._failed = ""
         except LedgerError as error:
             if str(error) != self._failed:
@@ -86,36 +115,49 @@ class KeyWatch:
         self._know()
         self._changed()
 
-    def _look(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._look)
+    async def _keep_looking(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_S)
+            await self.look()
+
+    async def look(self) -> None:
+        """Read again if anything has changed, or a key has expired, or nothing may be believed any more."""
         try:
-            stale = self._store is not None and self._store.changes() != self._seen
+            stale = self._store is not None and await self._store.changes() != self._seen
+            if self._store is not None and not stale:
+                self._believe(self._store)
         except LedgerError:
             stale = True  # the attempt to read says why
         if stale or self._wall_s() >= self._expiry_s:
-            self.refresh()
+            await self.refresh()
 
-    def _read(self) -> None:
+    async def _read(self) -> None:
         store = self._store
         if store is None:
             return
-        seen = store.changes()
-        self._kept = store.kept()  # first: a pepper that has gone since the start must not keep a revocation out
+        seen = await store.changes()
+        self._kept = await store.kept()  # first: a pepper that has gone since the start must not keep a revocation out
         self._seen = seen
+        self._believe(store)
         if any(key.state(self._wall_s()) == "active" for key in self._kept):
-            self._pepper = store.pepper(self._wall_s())
+            self._pepper = await store.pepper(self._wall_s())
+
+    def _believe(self, store: Keyring) -> None:
+        self._believed_until_s = self._clock_s() + store.stale_s_max
 
     def _know(self) -> None:
         """The configuration's keys and the stored ones that are good now, of tenants there are now."""
         now_s, settings = self._wall_s(), self._settings
-        good = [key for key in self._kept if key.state(now_s) == "active"]
+        is_unsure = self._clock_s() >= self._believed_until_s
+        good = [] if is_unsure else [key for key in self._kept if key.state(now_s) == "active"]
         stored = [HashedKey(key.hash, _identity(key)) for key in good if key.tenant in self._policy.tenants]
         configured = [Key(key.key.reveal(), Identity(key.tenant, key.client)) for key in settings.keys]
         admins = [key.hash for key in good if key.tenant == ADMIN]
-        self.keys.change(self._pepper, configured, stored, admins, ANONYMOUS if settings.is_anonymous else None)
+        anonymous = ANONYMOUS if settings.is_anonymous else None
+        self.keys.change(self._pepper, configured, stored, admins, anonymous, is_unsure=is_unsure)
         identities = [ANONYMOUS, *(key.identity for key in configured), *(key.identity for key in stored)]
         self.clients = {identity.client for identity in identities}
-        self.admin_exists = any(key.tenant == ADMIN for key in self._kept)
+        self.admin_exists = self.admin_exists or any(key.tenant == ADMIN for key in self._kept)
         self._expiry_s = min((key.expires_s for key in good if key.expires_s is not None), default=math.inf)
 
 

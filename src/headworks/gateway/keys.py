@@ -60,7 +60,10 @@ class HashedKey:
 
 @dataclass(slots=True)
 class Denied:
-    """Why nobody is known by that key: `invalid_api_key`, or `rate_limit_exceeded` with the time until the next try."""
+    """Why nobody is known by that key: `invalid_api_key`, or `rate_limit_exceeded` with the time until the next try.
+
+    `ledger_unavailable`: the stored keys cannot be read, and it may be one of them.
+    """
 
     reason: str
     retry_after_s: float | None = None
@@ -84,13 +87,19 @@ class Keys:
         stored: Iterable[HashedKey] = (),
         admins: Iterable[bytes] = (),
         anonymous: Identity | None = None,
+        *,
+        is_unsure: bool = False,
     ) -> None:
-        """These keys, and no other, from now on. What failed before stays counted. `admins`: hashes of admin keys."""
+        """These keys, and no other, from now on. What failed before stays counted. `admins`: hashes of admin keys.
+
+        `is_unsure`: there may be others that cannot be read now.
+        """
         self.number += 1
         self._pepper = pepper
         self._prefix = self._hash(b"")
         """What makes the hash of a header a keyed one: BLAKE2b needs no more, and a key of its own would double its cost."""
         self._anonymous = anonymous
+        self._is_unsure = is_unsure
         hashed = [(self._hash(key.secret.encode()), key.identity) for key in keys]
         hashed += [(key.hash, key.identity) for key in stored]
         self._known = {name: (name, identity) for name, identity in hashed}
@@ -133,6 +142,8 @@ class Keys:
 
     def _denied(self, address: str, now_s: float) -> Denied:
         wait_s = self._failures.failed(address, now_s)
+        if wait_s is None and self._is_unsure:
+            return Denied("ledger_unavailable")
         return Denied("invalid_api_key") if wait_s is None else Denied("rate_limit_exceeded", wait_s)
 
     def _hash(self, secret: bytes) -> bytes:

@@ -12,7 +12,8 @@ from headworks.core import events
 from headworks.core.seams import LedgerStore
 from headworks.core.types import Owner
 from headworks.gateway import clock
-from headworks.ledgers.base import EmbeddedStore, Told, open_ledger, open_shared
+from headworks.ledgers.base import EmbeddedStore, Told, open_keys, open_ledger, open_shared, shared_keys
+from headworks.ledgers.key_rules import Keyring
 from headworks.ledgers.shares import SharesStore
 
 if TYPE_CHECKING:
@@ -38,6 +39,14 @@ def opened(
         return shared, None, shared
     shares.store = shared
     return shares, None, shared
+
+
+def keyring(settings: Settings, shared: ValkeyStore | None) -> Keyring | None:
+    """Where API keys are stored beside this ledger; None: nowhere."""
+    pepper = None if settings.keys_secret is None else settings.keys_secret.reveal()
+    if shared is None:
+        return open_keys(settings.ledger_url, settings.domain, pepper)
+    return None if pepper is None else shared_keys(settings.ledger_url, shared, pepper)
 
 
 def _embedded(settings: Settings, feed: Feed, clock_ms: ClockMs) -> EmbeddedStore:

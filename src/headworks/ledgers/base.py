@@ -6,16 +6,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from headworks.config import ledger_url
 from headworks.core.book import Book
 from headworks.core.types import Owner
 from headworks.ledgers.errors import LedgerError as LedgerError
 from headworks.ledgers.journal import JournalStore, Soon, open_journal
+from headworks.ledgers.key_rules import Keyring
+from headworks.ledgers.keys import BUSY_S_MAX, FileKeys, KeyStore
 from headworks.ledgers.memory import MemoryStore
 
 if TYPE_CHECKING:
     from headworks.ledgers.valkey import ValkeyStore
 
 KINDS = ("memory:", "sqlite:PATH", "valkey://HOST:PORT/0", "valkey+sentinel://HOST:PORT/NAME", "valkey+cluster://HOST:PORT")
+NEEDS_EXTRA = "A shared ledger needs the extra: pip install 'headworks[valkey]'"
 
 EmbeddedStore = MemoryStore | JournalStore
 """Stores whose book is in this process: `book` may be looked at between two commands."""
@@ -63,6 +67,30 @@ def open_shared(
         from headworks.ledgers.valkey import ValkeyStore
         from headworks.ledgers.valkey_place import place_of
     except ImportError as error:
-        raise LedgerError(f"A shared ledger needs the extra: pip install 'headworks[valkey]' ({error})") from error
+        raise LedgerError(f"{NEEDS_EXTRA} ({error})") from error
     place = place_of(url)
     return ValkeyStore(place, domain, lease_ms=lease_ms, remember_ms=remember_ms, clock_s=clock_s, owner=owner, told=told)
+
+
+def open_keys(url: str, domain: str, pepper: str | None, *, busy_s_max: float = BUSY_S_MAX) -> Keyring | None:
+    """The stored keys beside the ledger of this URL; None where there can be none. For a verb, or a file."""
+    kind, _, path = url.partition(":")
+    if kind == "sqlite":
+        return FileKeys(KeyStore(path, pepper, busy_s_max))
+    if not ledger_url.is_shared(url) or pepper is None:
+        return None
+    try:
+        from headworks.ledgers.valkey_keys import ValkeyKeys, Visit
+        from headworks.ledgers.valkey_place import place_of
+    except ImportError as error:
+        raise LedgerError(f"{NEEDS_EXTRA} ({error})") from error
+    root = f"headworks:{{{domain}}}"
+    visit = Visit(place_of(url), root)
+    return ValkeyKeys(ledger_url.without_secret(url), root, pepper, visit.ask, visit.close)
+
+
+def shared_keys(url: str, store: ValkeyStore, pepper: str) -> Keyring:
+    """The stored keys of a shared ledger, asked for over a gateway's own connection to it."""
+    from headworks.ledgers.valkey_keys import ValkeyKeys
+
+    return ValkeyKeys(ledger_url.without_secret(url), store.root, pepper, store.ask)

@@ -1,45 +1,30 @@
-"""Stored API keys: the table `keys` in the ledger's own SQLite file (H2).
-
-A key is 256 random bits, shown once when it is issued. What stays is its HMAC-SHA-256 under a pepper that is not in the file
-(`pepper.py`), what it may be used for and until when: whoever reads the file, or a backup of it, has no key; whoever can
-only write to it cannot make one.
+"""Stored API keys in a file: the table `keys` in the ledger's own SQLite file (H2; the rules are in `key_rules.py`).
 
 Keys have a connection of their own, beside whoever runs the ledger in the same file. Each change is one transaction, on
 the disk when it returns, and numbered: a gateway that looks at the last number once a second sees what another process
-changed. Times are Unix seconds, given by the caller.
+changed.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import secrets
 import sqlite3
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from hmac import digest
 from pathlib import Path
 from typing import Any
 
-from headworks.ledgers.base import LedgerError
+from headworks.ledgers import key_rules
+from headworks.ledgers.key_rules import Change, KeyStoreError, StoredKey, Wanted
 from headworks.ledgers.pepper import Pepper
 
-ACTIVE_MAX = 2
-"""Keys a tenant has at a time: one in use, and its successor while clients change over."""
-ENDED_KEPT_MAX = 20
-"""Keys of a tenant that have ended and are still listed; beyond, the oldest is forgotten."""
-KEY_PREFIX = "hw-"
-"""So that a key is known for what it is where it should not be: in a repository, in a chat."""
-KEY_RANDOM_BYTES = 32
-ID_RANDOM_BYTES = 6
 BUSY_S_MAX = 1.0
 """How long another connection to the same file is waited for, by a gateway, which does nothing else meanwhile."""
 VERB_BUSY_S_MAX = 10.0
 """The same by a verb, which has nothing else to do: others may each need a sync of a slow disk before it."""
-ADMIN = ""
-"""Whose keys open the admin port: nobody's among the tenants, whose names are never empty."""
-
 _TABLE = """CREATE TABLE IF NOT EXISTS keys (
     id TEXT PRIMARY KEY, tenant TEXT NOT NULL, hash BLOB NOT NULL UNIQUE, pepper_mark BLOB NOT NULL,
     classes TEXT, models TEXT, lifetime_s REAL, created_s REAL NOT NULL, expires_s REAL, revoked_s REAL,
@@ -47,53 +32,10 @@ _TABLE = """CREATE TABLE IF NOT EXISTS keys (
 _INDEX = "CREATE INDEX IF NOT EXISTS keys_change ON keys (change)"
 _SELECT = """SELECT
     id, tenant, hash, pepper_mark, classes, models, lifetime_s, created_s, expires_s, revoked_s FROM keys """
-_INSERT = """INSERT INTO keys
+_WRITE = """INSERT OR REPLACE INTO keys
     (id, tenant, hash, pepper_mark, classes, models, lifetime_s, created_s, expires_s, revoked_s, change)
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
-_REVOKE = "UPDATE keys SET revoked_s = ?, change = ? WHERE id = ? AND revoked_s IS NULL"
-_SHORTEN = "UPDATE keys SET expires_s = min(coalesce(expires_s, ?), ?), change = ? WHERE id = ?"
-_FORGET = """DELETE FROM keys WHERE id IN (
-    SELECT id FROM keys WHERE tenant = ? AND (revoked_s IS NOT NULL OR expires_s <= ?)
-    ORDER BY created_s DESC, id LIMIT -1 OFFSET ?)"""
-
-
-class KeyStoreError(LedgerError):
-    """Stored keys cannot be read or written. The text says why and what would help."""
-
-
-@dataclass(slots=True)
-class StoredKey:
-    """One key as it is kept. `classes` and `models` None: all that its tenant may use."""
-
-    id: str
-    tenant: str
-    """`ADMIN` for one that opens the admin port and nothing else."""
-    hash: bytes = field(repr=False)
-    pepper_mark: bytes = field(repr=False)
-    """Of the pepper it was hashed under."""
-    classes: tuple[str, ...] | None
-    models: tuple[str, ...] | None
-    lifetime_s: float | None
-    """What it was issued for; it may have to end before, once it has a successor."""
-    created_s: float
-    expires_s: float | None
-    revoked_s: float | None
-
-    def state(self, now_s: float) -> str:
-        """`active`, `expired` or `revoked`."""
-        if self.revoked_s is not None:
-            return "revoked"
-        return "active" if self.expires_s is None or now_s < self.expires_s else "expired"
-
-
-@dataclass(slots=True)
-class Wanted:
-    """What a new key shall be good for."""
-
-    tenant: str
-    classes: tuple[str, ...] | None = None
-    models: tuple[str, ...] | None = None
-    lifetime_s: float | None = None
+_FORGET = "DELETE FROM keys WHERE id = ?"
 
 
 class KeyStore:
@@ -117,12 +59,6 @@ class KeyStore:
             connection = self._there()
             return [] if connection is None else _read(connection, "ORDER BY tenant, created_s, id")
 
-    def find(self, name: str) -> StoredKey | None:
-        """The key of that id."""
-        with _translated(self.path):
-            connection = self._there()
-            return None if connection is None else next(iter(_read(connection, "WHERE id = ?", name)), None)
-
     def pepper(self, now_s: float) -> bytes:
         """What keys are hashed under. Raises `KeyStoreError` if it is not what those that are good were hashed under."""
         good = [key for key in self.kept() if key.state(now_s) == "active"]
@@ -132,7 +68,7 @@ class KeyStore:
                 f"{self.path} holds keys, and their pepper {self._pepper.path} is missing: no key can be known without it. "
                 "Put it back from where it was kept, or revoke these keys and issue new ones."
             )
-        self._check_marks(good, _mark(pepper))
+        self._check_marks(good, key_rules.mark(pepper))
         return pepper
 
     def issue(
@@ -143,29 +79,23 @@ class KeyStore:
         `old`: the key it succeeds, which then ends at `old_ends_s`. None, and nothing is changed, if the tenant would have
         more than `ACTIVE_MAX`.
         """
-        pepper = self.pepper(now_s)
-        secret = KEY_PREFIX + secrets.token_urlsafe(KEY_RANDOM_BYTES)
-        ends_s = None if wanted.lifetime_s is None else now_s + wanted.lifetime_s
-        made = StoredKey(
-            secrets.token_hex(ID_RANDOM_BYTES), wanted.tenant, digest(pepper, secret.encode(), "sha256"), _mark(pepper),
-            wanted.classes, wanted.models, wanted.lifetime_s, now_s, ends_s, None,
-        )  # fmt: skip
-        with self._changing() as (connection, change):
-            if old is not None:
-                _end(connection, change, old, old_ends_s, now_s)
-            good = [key for key in _read(connection) if key.state(now_s) == "active"]
-            self._check_marks(good, made.pepper_mark)
-            if sum(key.tenant == made.tenant for key in good) >= ACTIVE_MAX:
+        secret, new = key_rules.made(wanted, self.pepper(now_s), now_s)
+        with self._changing() as (connection, number):
+            kept = _read(connection)
+            self._check_marks([key for key in kept if key.state(now_s) == "active"], new.pepper_mark)
+            change = key_rules.added(kept, new, now_s, old, old_ends_s)
+            if change is None:
                 connection.rollback()
                 return None
-            connection.execute(_INSERT, _row(made, change))
-            connection.execute(_FORGET, (made.tenant, now_s, ENDED_KEPT_MAX))
-        return secret, made
+            _write(connection, change, number)
+        return secret, new
 
     def revoke(self, name: str, now_s: float) -> None:
         """End a key now. One that has been revoked stays as it is."""
-        with self._changing() as (connection, change):
-            connection.execute(_REVOKE, (now_s, change, name))
+        with self._changing() as (connection, number):
+            change = key_rules.revoked(_read(connection), name, now_s)
+            if change is not None:
+                _write(connection, change, number)
 
     def close(self) -> None:
         """Let go of the file."""
@@ -224,25 +154,42 @@ class KeyStore:
                     connection.rollback()
 
     def _check_marks(self, good: Sequence[StoredKey], mark: bytes) -> None:
-        """All keys that are good are hashed under one pepper. Where none is good any more, a new one may begin."""
-        if any(key.pepper_mark != mark for key in good):
-            raise KeyStoreError(
-                f"Keys in {self.path} were hashed under another pepper than that in {self._pepper.origin}. "
-                "Put the right one back, or revoke these keys and issue new ones."
-            )
+        key_rules.check_marks(good, mark, self.path, self._pepper.origin)
 
 
-def _mark(pepper: bytes) -> bytes:
-    """Tells one pepper from another, and nothing about it."""
-    return digest(pepper, b"headworks keys", "sha256")[:8]
+class FileKeys:
+    """A `Keyring` in a file. Each call is a moment's work, so nobody else gets the loop meanwhile."""
+
+    stale_s_max = math.inf
+
+    def __init__(self, store: KeyStore) -> None:
+        self._store = store
+        self.name = store.path
+
+    async def changes(self) -> str:
+        return str(self._store.changes())
+
+    async def kept(self) -> list[StoredKey]:
+        return self._store.kept()
+
+    async def pepper(self, now_s: float) -> bytes:
+        return self._store.pepper(now_s)
+
+    async def issue(
+        self, wanted: Wanted, now_s: float, old: str | None = None, old_ends_s: float = 0.0
+    ) -> tuple[str, StoredKey] | None:
+        return self._store.issue(wanted, now_s, old, old_ends_s)
+
+    async def revoke(self, name: str, now_s: float) -> None:
+        self._store.revoke(name, now_s)
+
+    async def close(self) -> None:
+        self._store.close()
 
 
-def _end(connection: sqlite3.Connection, change: int, name: str, ends_s: float, now_s: float) -> None:
-    """Let a key end at that time, unless it ends before."""
-    if ends_s <= now_s:
-        connection.execute(_REVOKE, (now_s, change, name))
-    else:
-        connection.execute(_SHORTEN, (ends_s, ends_s, change, name))
+def _write(connection: sqlite3.Connection, change: Change, number: int) -> None:
+    connection.executemany(_WRITE, [_row(key, number) for key in change.written])
+    connection.executemany(_FORGET, [(name,) for name in change.forgotten])
 
 
 def _read(connection: sqlite3.Connection, which: str = "", *values: str) -> list[StoredKey]:
@@ -255,7 +202,7 @@ def _key(row: tuple[Any, ...]) -> StoredKey:
 
 
 def _row(key: StoredKey, change: int) -> tuple[Any, ...]:
-    """In the order of `_INSERT`."""
+    """In the order of `_WRITE`."""
     scopes = (None if names is None else json.dumps(names) for names in (key.classes, key.models))
     times = (key.lifetime_s, key.created_s, key.expires_s, key.revoked_s)
     return key.id, key.tenant, key.hash, key.pepper_mark, *scopes, *times, change

@@ -2,7 +2,7 @@
 
 It is not in the database: a stolen database or backup then holds nothing a guess could be tried on, and who can only write
 to the database cannot put in a key that works. So it is either given by the operator (`ledger.keys_secret: env:NAME`, as
-several gateways of one store will need it), or made once, in a file beside the database that only its owner can read.
+several gateways of one store need it), or made once, in a file beside the database that only its owner can read.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import secrets
 import stat
 
 from headworks.config.secret import KEYS_SECRET_LENGTH_MIN
-from headworks.ledgers.base import LedgerError
+from headworks.ledgers.key_rules import KeyStoreError
 
 RANDOM_BYTES = 32
 SUFFIX = ".pepper"
 _OTHERS = 0o077
 
 
-class PepperError(LedgerError):
+class PepperError(KeyStoreError):
     """The pepper cannot be used. The text says why and what would help."""
 
 

@@ -267,15 +267,19 @@ class ValkeyStore:
 
     async def look(self, *, ended: bool = False) -> View:
         """What stands in it now. Raises `LedgerError` if it cannot be asked."""
+        told = await self.ask("EVAL", valkey_view.SCRIPT, 1, self.root, "all" if ended else "")
+        assert isinstance(told, list)
+        return View(told)
+
+    async def ask(self, *words: bytes | str | int) -> object:
+        """One command on the ledger's own connection. Raises `LedgerError` if nobody answers."""
         line = self._line
         if line is None:
             raise LedgerError(f"The ledger at {self._place} does not answer: {self.failure}")
         try:
-            told = await line.asked("EVAL", valkey_view.SCRIPT, 1, self.root, "all" if ended else "")
+            return await line.asked(*words)
         except (StoreError, StoreLost) as error:
             raise LedgerError(f"The ledger at {self._place} does not answer: {error}") from error
-        assert isinstance(told, list)
-        return View(told)
 
     def now_ms(self) -> int:
         """The store's clock, as far as its last answer and ours tell."""

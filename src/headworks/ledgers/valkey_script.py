@@ -15,7 +15,7 @@ from importlib.resources import files
 from typing import Any, NamedTuple
 
 from headworks.core import book_leases, book_lives, book_proof, book_records, book_sessions, fair, level
-from headworks.core.book_counters import UNLIMITED
+from headworks.core.book_counters import STANDING, UNLIMITED
 from headworks.core.book_table import MOVES, STOP_PROVED, STOP_VERBS, Move
 from headworks.core.types import READ_UNITS
 from headworks.ledgers.valkey_wire import CODES, OPENING, PACKED
@@ -46,6 +46,7 @@ LIMITS: dict[str, int] = {
     "KEPT_MAX": KEPT_MAX,
     "DOMAINS_MAX": DOMAINS_MAX,
     "UNLIMITED": UNLIMITED,
+    "STANDING": STANDING,
     **{
         name: getattr(module, name)
         for module, names in (

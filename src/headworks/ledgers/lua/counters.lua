@@ -304,11 +304,13 @@ function counters.commit(pairs_told)
   end
 end
 
--- Limits go, unless it is by the policy in force and they were only not told: then those of former periods go.
+-- Limits go, unless whoever tells does not know them yet, or it is by the policy in force and they were only not told: then those
+-- of former periods go.
 local function lift_limits(limits, keeps)
-  local told, periods = {}, {}
+  local told, stands, periods = {}, {}, {}
   for _, limit in ipairs(limits) do
-    told[limit[2] .. "\0" .. limit[1]] = true
+    local told_or_stands = limit[3] == LIMIT.STANDING and stands or told
+    told_or_stands[limit[2] .. "\0" .. limit[1]] = true
     local quota = string.match(limit[1], "^(.*)@")
     if quota then
       periods[quota] = limit[1]
@@ -318,7 +320,7 @@ local function lift_limits(limits, keeps)
     if counter then
       local scope = (counter.scope and counter or part_names(counter)).scope
       local period = periods[string.match(scope, "^(.*)@") or ""]
-      if not keeps or told[name] or (period and scope < period) then
+      if not stands[name] and (not keeps or told[name] or (period and scope < period)) then
         counter.limit, counter.excess = LIMIT.UNLIMITED, 0
         changed(counter)
       end
@@ -349,11 +351,13 @@ end
 function counters.set(limits, floors, committed, keeps)
   lift_limits(limits, keeps)
   for _, limit in ipairs(limits) do
-    local counter = counters.of(limit[1], limit[2])
-    counter.limit = limit[3]
-    changed(counter)
-    if counter.held > counter.limit then
-      counter.excess = counter.held
+    if limit[3] ~= LIMIT.STANDING then
+      local counter = counters.of(limit[1], limit[2])
+      counter.limit = limit[3]
+      changed(counter)
+      if counter.held > counter.limit then
+        counter.excess = counter.held
+      end
     end
   end
   set_floors(floors)

@@ -329,7 +329,7 @@ function acts.finish(entry, state, evidence, usage, used_tokens)
   entry.evidence, entry.usage = evidence, usage
   counters.give(shape, entry.amounts)
   if shape.session then
-    sessions.spend(entry, evidence, usage, used_tokens)
+    sessions.spend(entry, usage, used_tokens)
   end
   replica_of(shape):left(entry)
   entry.state, entry.ended_ms = state, book.now_ms

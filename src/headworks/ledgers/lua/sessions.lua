@@ -98,8 +98,14 @@ function sessions.cannot_open(command)
   local session = session_shelf:find(command.session)
   if session then
     return full(session.ended ~= "" and "dead" or "opened", "", { sessions = { sessions.told(session) } })
-  elseif session_shelf:count() >= LIMIT.SESSIONS_MAX then
-    local short_of = { "sessions:" .. command.shape.pool, "sessions", LIMIT.SESSIONS_MAX + 1, LIMIT.SESSIONS_MAX }
+  end
+  local tenant, own = command.shape.tenant, 0
+  for _, one in pairs(session_shelf:all()) do
+    own = own + (one and one.shape.tenant == tenant and 1 or 0)
+  end
+  local room = math.floor((LIMIT.SESSIONS_MAX - (session_shelf:count() - own) + 1) / 2)
+  if own >= room then
+    local short_of = { "sessions:" .. command.shape.pool, "sessions", own + 1, room }
     return full("refused", "", { shortfalls = { short_of } })
   end
   return nil
@@ -218,14 +224,14 @@ function sessions.finish(session, why)
   end
 end
 
--- A call has ended and given back what it held: nothing was used if it never ran, all it had if nobody can say.
-function sessions.spend(entry, evidence, usage, used_tokens)
+-- A call has ended and given back what it held: all of it was used if nobody can say, and nothing if it showed no byte either.
+function sessions.spend(entry, usage, used_tokens)
   local session = sessions.of(entry.shape)
   if not session then
     return
   end
   if not usage then
-    used_tokens = evidence == "E0" and 0 or entry.amounts[1]
+    used_tokens = entry.seen and entry.amounts[1] or 0
   end
   local most_tokens = math.max(session.spent_tokens, session.tokens - sessions.live_tokens(session))
   session.spent_tokens = math.min(session.spent_tokens + used_tokens, most_tokens)

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 
+from headworks.core.book_counters import STANDING
 from headworks.core.commands import (
     Adopt,
     Cancel,
@@ -267,6 +268,30 @@ def case_limits_newest_policy_wins(opened: Opened) -> None:
     assert (never.outcome, never.shortfalls) == ("never", (Shortfall("pool:pool", "tokens", 501, 500),))
 
 
+def case_A11_who_does_not_know_a_limit_yet_leaves_it_standing(opened: Opened) -> None:
+    """A newer policy, told by a gateway that has not reached the engine yet: its limit holds on, one that is gone is lifted."""
+    ledger = Ledger(opened)
+    ledger.open(SCOPES)
+    limits = (
+        Charge("pool:pool", "tokens", 1_000),
+        Charge("tenant:acme", "tokens", 700),
+        Charge("replica:pool/0", "tokens", 800),
+    )
+    ledger.ask(SetLimits("policy-3", 3, limits))
+    unknown = tuple(Charge(scope, "tokens", STANDING) for scope in ("pool:pool", "replica:pool/0", "replica:pool/new"))
+    for _ in range(2):
+        assert ledger.outcome(SetLimits("policy-4", 4, unknown)) == "ok"
+        over = ledger.one(reserve("x", 1_001))
+        assert over.shortfalls[0] == Shortfall("pool:pool", "tokens", 1_001, 1_000)
+        assert Shortfall("replica:pool/0", "tokens", 1_001, 800) in over.shortfalls
+        assert not [short for short in over.shortfalls if short.scope == "tenant:acme"], (
+            "the policy says nothing of it any more"
+        )
+    ledger.ask(SetLimits("policy-5", 5, (Charge("pool:pool", "tokens", 500), *unknown[1:])))
+    assert ledger.one(reserve("y", 501)).shortfalls == (Shortfall("pool:pool", "tokens", 501, 500),)
+    assert ledger.opened.check() == []
+
+
 def case_A12_small_pool_lifecycle(opened: Opened) -> None:
     """The drill: two that cannot both fit; one is cancelled, completed thrice, retried; the process restarts."""
     ledger = Ledger(opened)
@@ -328,6 +353,7 @@ CASES: tuple[Callable[[Opened], None], ...] = (
     case_A7_owner_takes_back_what_nobody_adopted,
     case_A11_reassert_is_believed,
     case_limits_newest_policy_wins,
+    case_A11_who_does_not_know_a_limit_yet_leaves_it_standing,
     case_A12_small_pool_lifecycle,
     *KEY_CASES,
     *EVIDENCE_CASES,

@@ -11,6 +11,7 @@ from dataclasses import replace
 from random import Random
 
 from headworks.core.book import Book
+from headworks.core.book_counters import STANDING
 from headworks.core.commands import (
     Adopt,
     Answer,
@@ -268,7 +269,7 @@ class History:
         return self._sequence // 250 + (self._random.random() < 0.02)
 
     def _set_limits(self) -> Command:
-        amount = self._random.choice((60, 120, 200))
+        amount = self._random.choice((60, 120, 200, STANDING))
         limits = (
             Charge("pool:p", "tokens", amount),
             Charge("pool:q", "tokens", 150),
@@ -282,7 +283,7 @@ class History:
         floors = tuple(floor for floor in FLOORS if self._random.random() < 0.5)
         committed = (Charge("tenant:beta", "tokens", self._sequence % 90),)
         number = self._random.randrange(1 + self._sequence // 50, 5 + self._sequence // 50)
-        return SetLimits("policy", number, limits, floors, committed)
+        return SetLimits(f"policy-{number // 3}", number, limits, floors, committed)
 
 
 FLOORS = (

@@ -28,11 +28,17 @@ HOUR_MS = 3_600_000
 
 
 def opening(
-    tokens: int, session: str = AGENT, *, owner: Owner = FIRST, lasts_ms: int = HOUR_MS, name: str = "opens"
+    tokens: int,
+    session: str = AGENT,
+    *,
+    owner: Owner = FIRST,
+    lasts_ms: int = HOUR_MS,
+    name: str = "opens",
+    tenant: str = "acme",
 ) -> Reserve:
     """A session of so many tokens for the tenant."""
-    charges = tuple(Charge(scope, "tokens", tokens) for scope in ("tenant:acme", "pool:pool", "sessions:pool"))
-    asked = reserve(f"{name} {session}", tokens, owner=owner, charges=charges)
+    charges = tuple(Charge(scope, "tokens", tokens) for scope in (f"tenant:{tenant}", "pool:pool", "sessions:pool"))
+    asked = reserve(f"{name} {session}", tokens, owner=owner, charges=charges, tenant=tenant)
     asked.session, asked.opens = session, Opening(lasts_ms, IDLE_MS)
     return asked
 
@@ -310,18 +316,33 @@ def case_B14_limits_that_fall_under_what_is_held_keep_no_call_back(opened: Opene
     assert opened.check() == []
 
 
-def case_B14_there_are_only_so_many(opened: Opened) -> None:
-    """Each costs a line in every heartbeat's answer."""
+def case_B14_a_call_that_is_sent_again_is_spent_once(opened: Opened) -> None:
+    """Its engine was lost before a byte came, and is proved gone: nothing is spent until the second attempt has run."""
     ledger = opened_with(opened)
-    for first in range(0, SESSIONS_MAX, 256):
-        answers = ledger.ask(*(opening(1, f"session:pool/acme/key/{number}") for number in range(first, first + 256)))
-        assert {answer.outcome for answer in answers} == {"opened"}
-    full = ledger.one(opening(1, "session:pool/acme/key/more"))
-    assert (full.outcome, full.shortfalls) == (
-        "refused",
-        (Shortfall("sessions:pool", "sessions", SESSIONS_MAX + 1, SESSIONS_MAX),),
-    )
-    assert len(open_now(ledger)) == SESSIONS_MAX
+    ledger.ask(opening(10_000), inside("first try", 6_000), Stop("first try", FIRST, "E3b", "failed", None))
+    assert [(one.spent_tokens, one.unspent_tokens) for one in open_now(ledger)] == [(0, 10_000)]
+    assert ledger.outcome(inside("second try", 6_000)) == "granted"
+    ledger.ask(Start("second try", FIRST), Stop("second try", FIRST, "E3b", "failed", None))
+    assert [(one.spent_tokens, one.unspent_tokens) for one in open_now(ledger)] == [(6_000, 4_000)]
+    assert all_held(ledger) == [4_000, 4_000, 4_000, 0]
+    assert opened.check() == []
+
+
+def case_B14_there_are_only_so_many_and_no_tenant_has_all_of_them(opened: Opened) -> None:
+    """Each costs a line in every heartbeat's answer. A tenant gets half of what others leave: the next finds room."""
+    ledger = opened_with(opened)
+    open_count = 0
+    for number, room in enumerate((512, 256, 128, 64, 32, 16, 8, 4, 2, 1, 1)):
+        tenant = "acme" if number == 0 else f"tenant-{number}"
+        names = [f"session:pool/{tenant}/key/{one}" for one in range(room + 1)]
+        answers = ledger.ask(*(opening(1, name, tenant=tenant) for name in names))
+        assert [answer.outcome for answer in answers] == ["opened"] * room + ["refused"], tenant
+        assert answers[-1].shortfalls == (Shortfall("sessions:pool", "sessions", room + 1, room),)
+        open_count += room
+    assert len(open_now(ledger)) == open_count == SESSIONS_MAX
+    late = ledger.one(opening(1, "session:pool/late/key/1", tenant="late"))
+    assert (late.outcome, late.shortfalls) == ("refused", (Shortfall("sessions:pool", "sessions", 1, 0),))
+    assert opened.check() == []
 
 
 SESSION_CASES: tuple[Callable[[Opened], None], ...] = (
@@ -340,5 +361,6 @@ SESSION_CASES: tuple[Callable[[Opened], None], ...] = (
     case_B14_a_kill_forgets_nothing_of_it_and_the_rest_comes_back_once,
     case_B14_an_empty_store_is_told_it_again_before_or_after_its_calls,
     case_B14_limits_that_fall_under_what_is_held_keep_no_call_back,
-    case_B14_there_are_only_so_many,
+    case_B14_a_call_that_is_sent_again_is_spent_once,
+    case_B14_there_are_only_so_many_and_no_tenant_has_all_of_them,
 )
