@@ -1,4 +1,4 @@
-"""What took the time of a promise that was not kept: `Outcome.missed`, which is what operators are shown as its cause (F1, F2)."""
+"""What took the time of a promise that was not kept: `Outcome.missed`, which operators are shown as its cause (F1, F2)."""
 
 from __future__ import annotations
 
