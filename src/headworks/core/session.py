@@ -233,7 +233,7 @@ class Sessions:
     # opened, told
 
     def opened(self, life: Life, answer: Answer, now_s: float) -> None:
-        """The ledger holds its budget: whoever asked is told its name. Or held it, and that is over: nobody was told in time."""
+        """The ledger holds its budget: whoever asked is told its name. Or it is over, and nobody was told in time."""
         desk = self._desk
         self._refusing.drop_run(life)
         if answer.outcome == "dead":
