@@ -291,3 +291,34 @@ def test_B14_what_a_session_holds_stays_with_the_pool_when_its_engine_leaves(
         [0] * len(pool.all_replicas()),
         0,
     )
+
+
+def test_B14_a_call_takes_whole_blocks_from_its_tenants_limit_too_so_that_none_is_lent_out_by_rounding() -> None:
+    """The campaign's seed 848: 12 tokens of rounding went to its tenant's next request, and came back on top of that."""
+    made = Bench(
+        policy(kind="wfq", pool=POOL, interactive=PATIENT, tenant={"active_tokens_max": 2_000}),
+        capacities=(capacity(kv_tokens=40_000, block_tokens=16),),
+    )
+    open_session(made, 1_600)
+    execution = call(made, 20)
+    assert held(made) == [1_600, 1_600, 1_600, 32]
+    made.arrive(401)
+    assert made.take(Run) == [], "400 are left of the tenant's limit, whatever runs inside"
+    finish(made, execution, 2)
+    assert made.held("tenant:acme") == 1_598
+    assert made.gate.check() == []
+
+
+def test_B14_a_session_that_was_open_and_is_over_before_anybody_was_told_is_refused_once_and_not_opened_again() -> None:
+    """Its answer was lost for longer than it was to last: asked again, the ledger says that it is over."""
+    made = bench(interactive={"ttft_slo_s": None, "wait_s_max": 30.0})
+    made.lose_answers = True
+    open_session(made, 12_000, lasts_s=0.05)
+    made.lose_answers = False
+    made.advance(3.0)
+    assert made.take(Opened) == []
+    assert made.refusal().reason == "ledger_unavailable"
+    assert held(made) == [0, 0, 0, 0]
+    sent_before = made.book.sequence
+    made.advance(0.5)
+    assert made.book.sequence - sent_before < 5, "it goes on asking nothing"

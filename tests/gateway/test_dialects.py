@@ -223,9 +223,11 @@ def test_H3_messages_have_known_fields_only(message: object, param: str) -> None
 
 @pytest.mark.parametrize("kind", ["image_url", "input_audio", "video_url", "file"])
 def test_C1_content_that_is_not_text_is_refused(kind: str) -> None:
-    fault = refused({"model": "m", "messages": [{"role": "user", "content": [{"type": kind, kind: {"url": "x"}}]}]})
+    given = {"image_url": {"url": "data:image/png;base64,AAAA"}, "input_audio": {"data": "AAAA", "format": "wav"}}
+    part = {"type": kind, kind: given.get(kind, {"url": "x"})}
+    fault = refused({"model": "m", "messages": [{"role": "user", "content": [part]}]})
     assert fault.reason == "invalid_request"
-    assert fault.subject.startswith("messages[0].content[0].type: ")
+    assert fault.subject.startswith("messages[0].content[0]")
     assert "only text is accepted here" in fault.subject
 
 

@@ -6,16 +6,18 @@ Whoever adds a key adds its way from here to where it acts, and takes it from `s
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from hashlib import sha256
 
 from headworks.config import secret
-from headworks.config.pools import Discipline, Pool, Price, Spill
+from headworks.config.pools import Discipline, Model, Pool, Price, Spill
 from headworks.config.schema import Config
 from headworks.config.settings import (
     ClientKey,
     ConnectionLimits,
     DecisionLogSettings,
     GuardSettings,
+    PartPrices,
     ReplicaSettings,
     Settings,
     TlsFiles,
@@ -288,7 +290,17 @@ def settings(config: Config, environment: Mapping[str, str], worker: int = 1) ->
         keys_secret=_secret(config.ledger.keys_secret, environment),
         usage=UsageSettings(config.usage.path, config.usage.keep_days),
         tokenizers={name: model.tokenizer for name, model in config.models.items() if model.tokenizer is not None},
+        parts={name: _prices(model) for name, model in config.models.items() if model.image or model.audio},
     )
+
+
+def _prices(model: Model) -> PartPrices:
+    prices, image, audio = PartPrices(), model.image, model.audio
+    if image is not None:
+        prices = replace(prices, image_tokens=image.tokens, image_low_tokens=image.tokens_low, images_max=image.count_max)
+    if audio is not None:
+        prices = replace(prices, audio_tokens_per_s=audio.tokens_per_s, audio_s_max=audio.seconds_max)
+    return prices
 
 
 def _secret(reference: str | None, environment: Mapping[str, str]) -> secret.Secret | None:

@@ -220,12 +220,31 @@ class Price(Section):
     output: NotNegative = Field(description="Output tokens.")
 
 
+class ImageRule(Section):
+    """What an image takes of a prompt."""
+
+    tokens: Count = Field(description="Prompt tokens of an image, at most: what the model makes of the largest it is given.")
+    tokens_low: Count | None = Field(
+        None, description="The same of one asked for with detail: low, if its engine heeds that; as tokens if not stated."
+    )
+    count_max: Count = Field(8, description="Images of one request.")
+
+
+class AudioRule(Section):
+    """What audio takes of a prompt."""
+
+    tokens_per_s: Positive = Field(description="Prompt tokens of a second of audio, at most.")
+    seconds_max: Positive = Field(60, description="The longest one audio part may last.")
+
+
 class Model(Section):
     """What is known of a model beforehand."""
 
     price_per_mtoken: Price | None = Field(None, description="Money for a million tokens.")
     kv_bytes_per_token: Count | None = Field(None, description="Memory a token takes while its request runs.")
     tokenizer: Text | None = Field(None, description="Its tokenizer.json, which counts prompt tokens (extra: tokenizer).")
+    image: ImageRule | None = Field(None, description="What an image takes of a prompt; refused if not stated.")
+    audio: AudioRule | None = Field(None, description="What audio takes of a prompt; refused if not stated.")
 
 
 class Spill(Section):

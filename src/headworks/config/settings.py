@@ -85,6 +85,20 @@ class UsageSettings:
 
 
 @dataclass(slots=True)
+class PartPrices:
+    """What images and audio take of a model's prompt at most. None: they are refused."""
+
+    image_tokens: int | None = None
+    image_low_tokens: int | None = None
+    """Of one that is asked for with `detail: low`; None: as of any other."""
+    images_max: int = 0
+    """In one request."""
+    audio_tokens_per_s: float | None = None
+    audio_s_max: float = 0.0
+    """In one part."""
+
+
+@dataclass(slots=True)
 class Settings:
     """What a gateway is built from, beside its policy."""
 
@@ -120,3 +134,5 @@ class Settings:
     """What stored keys are hashed under, if the operator gives it."""
     tokenizers: dict[str, str] = field(default_factory=dict)
     """Model → the file that counts its prompts."""
+    parts: dict[str, PartPrices] = field(default_factory=dict)
+    """Model → what images and audio take of its prompts."""

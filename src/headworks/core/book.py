@@ -50,7 +50,7 @@ from headworks.core.commands import (
     Withdraw,
 )
 from headworks.core.fair import Turns
-from headworks.core.types import Owner, RequestKey, Reservation
+from headworks.core.types import Owner, RequestKey, Reservation, SessionRecord
 
 NO_POLICY = (-1, "")
 
@@ -158,6 +158,10 @@ class Book(Leases):
         """One of them."""
         entry = self._entries.get(execution)
         return entry.reservation() if entry else None
+
+    def sessions(self) -> list[SessionRecord]:
+        """Every session that is open, and those whose end is still remembered."""
+        return [self._told_session(session) for session in self._sessions.values()]
 
     def take_wakes(self) -> list[tuple[Owner, str]]:
         """(gateway, pool) to be told that capacity came free, since the last time this was asked."""

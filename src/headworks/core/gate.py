@@ -255,7 +255,7 @@ class Gate:
         elif answer.outcome == "never":
             self._refusing.drop_run(life)
             self._refusing.never(life, answer.shortfalls, now_s)
-        elif answer.outcome == "opened":
+        elif answer.outcome == "opened" or (answer.outcome == "dead" and life.lane.opens is not None):
             self._sessions.opened(life, answer, now_s)
         elif answer.outcome == "refused" and metering.by_quota(answer.shortfalls):
             self._refusing.drop_run(life)

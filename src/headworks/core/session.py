@@ -124,10 +124,11 @@ class InsideLane(Lane):
         return rows
 
     def charges(self, work: Work, replica_scope: str) -> tuple[tuple[str, str, int], ...]:
-        parts = (self.session_scope, f"sessions:{self.pool.name}")
-        plain = super().charges(work, replica_scope)
+        """Of its tenant's tokens as many as its session gives: with less, rounding would be lent to others and come back."""
+        parts = (self.session_scope, f"sessions:{self.pool.name}", self.tenant_scope)
+        _, *plain = super().charges(work, replica_scope)
         if self.reserve is not None:
-            plain = tuple(charge for charge in plain if charge[:2] != (self.reserve.scope, "tokens"))
+            plain = [charge for charge in plain if charge[:2] != (self.reserve.scope, "tokens")]
         return (*((scope, "tokens", work.kv_tokens) for scope in parts), *plain)
 
 
@@ -232,9 +233,12 @@ class Sessions:
     # opened, told
 
     def opened(self, life: Life, answer: Answer, now_s: float) -> None:
-        """The ledger holds its budget: whoever asked is told its name."""
+        """The ledger holds its budget: whoever asked is told its name. Or it is over, and nobody was told in time."""
         desk = self._desk
         self._refusing.drop_run(life)
+        if answer.outcome == "dead":
+            self._refusing.turn_away(life, "ledger_unavailable", now_s)
+            return
         desk.move(life, "opened")
         desk.set_timer(life, INFINITE_S)
         life.admitted_s = now_s

@@ -29,6 +29,7 @@ from headworks.gateway.admin import admin_app
 from headworks.gateway.admin_server import admin_server, admin_socket
 from headworks.gateway.compute_watch import watches
 from headworks.gateway.counting import Counting
+from headworks.gateway.dialects.base import Limits
 from headworks.gateway.explanations import Explanations
 from headworks.gateway.feed import Feed
 from headworks.gateway.guard import Guard
@@ -113,6 +114,7 @@ class App:
             Own(self._usage, self.explanations, self.log.name if self.log is not None else _unnoted, clock.utc_s),
             parts.equals(settings),
             self.guard,
+            Limits(parts=settings.parts),
             boot=boot,
             clock_s=clock.now_s,
             wall_s=clock.utc_s,
@@ -217,7 +219,7 @@ class App:
         others = await self._other_usage(policy)
         self.policy, self.settings = policy, settings
         self.guard.change(settings.guard)
-        self.proxy.change_policy(policy)
+        self.proxy.change_policy(policy, Limits(parts=settings.parts))
         self.models.change_policy(policy)
         self.key_watch.change(settings, policy)
         self._allow_labels()

@@ -24,6 +24,7 @@ from typing import Any
 from headworks.core.policy import Policy
 from headworks.core.prompt_sizes import COUNTED
 from headworks.core.types import Request
+from headworks.gateway.dialects import parts
 from headworks.gateway.dialects.base import Parsed
 from headworks.gateway.dialects.table import DIALECTS
 
@@ -67,13 +68,15 @@ class Counting:
         pool = policy.pools.get(request.pool)
         if request.model not in self._tokenizers or pool is None:
             return request
-        if request.prompt_bytes * parsed.prompts > TEXT_BYTES_MAX:
+        if parsed.prompt_bytes * parsed.prompts > TEXT_BYTES_MAX:
             return request
         from_chars = 0 if unsure(request) else pool.tokenizer_from_chars
-        if request.prompt_bytes * parsed.prompts < from_chars:
+        if parsed.prompt_bytes * parsed.prompts < from_chars:
             return request  # of characters it has no more
         tokens = await self.tokens(parsed, from_chars)
-        return request if tokens is None else replace(request, prompt_tokens=tokens, prompt_kind=COUNTED)
+        if tokens is None:
+            return request
+        return parts.sized(replace(request, prompt_tokens=tokens, prompt_kind=COUNTED), parsed, tokens)
 
     async def tokens(self, parsed: Parsed, from_chars: int) -> int | None:
         """Tokens of one sequence with the marks of a template; None where it was not counted, or has fewer characters."""

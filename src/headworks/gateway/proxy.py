@@ -25,6 +25,7 @@ from headworks.gateway.counting import Counting
 from headworks.gateway.deadlines import DEADLINE, READ_TIMEOUT, stamp
 from headworks.gateway.dialects import variants
 from headworks.gateway.dialects.base import Fault, Limits, Parsed
+from headworks.gateway.dialects.parts import sized
 from headworks.gateway.dialects.table import DIALECTS, Dialect
 from headworks.gateway.equals import Equals, Name
 from headworks.gateway.error_shapes import OPENAI
@@ -56,6 +57,7 @@ class Proxy:
         own: Own,
         equals: Equals,
         guard: Guard,
+        limits: Limits,
         *,
         boot: str,
         clock_s: Callable[[], float],
@@ -63,26 +65,23 @@ class Proxy:
         counting: Counting | None = None,
     ) -> None:
         self._runner = runner
-        self._policy = policy
+        self._policy, self._limits = policy, limits
         self._keys = keys
         self._models = models
         self.answers = answers
         self._own = own
         self.equals = equals
         self._guard = guard
-        self._prefix = f"req_{boot[:12]}"
-        self._count = 0
-        self._clock_s = clock_s
-        self.wall_s = wall_s
+        self._prefix, self._count = f"req_{boot[:12]}", 0
+        self._clock_s, self.wall_s = clock_s, wall_s
         self.counting = counting
         """None: no model has a tokenizer."""
         self._rates: dict[str, EventRate] = {}
-        self._limits = Limits()
         self.admit = Admit(runner, models, self, clock_s, wall_s)
 
-    def change_policy(self, policy: Policy) -> None:
+    def change_policy(self, policy: Policy, limits: Limits) -> None:
         """Requests that arrive from now on are read by the new policy."""
-        self._policy = policy
+        self._policy, self._limits = policy, limits
 
     def serve(self, exchange: Exchange) -> Coroutine[Any, Any, None] | None:
         """Answer one request, whatever becomes of it. What it has to wait for, and only that, is in the coroutine."""
@@ -227,7 +226,9 @@ class Proxy:
             self._leeway(parsed, service_class, equal) if service_class.on_pressure else None,
             dialect.path,
         )
-        return ProxyCall(self, self._runner, exchange, dialect, request, parsed, ids, service_class.idle_s, equal)
+        return ProxyCall(
+            self, self._runner, exchange, dialect, sized(request, parsed), parsed, ids, service_class.idle_s, equal
+        )
 
     def _pool(self, exchange: Exchange, dialect: Dialect, model: str, ids: Ids, identity: Identity) -> str | None:
         """Whose engines serve that model, if they have the route; None if that was answered with what is wrong with it."""

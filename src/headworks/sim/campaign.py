@@ -26,6 +26,7 @@ from headworks.core.policy import (
     ReplicaPolicy,
     TenantPolicy,
 )
+from headworks.sim.agents import Agents
 from headworks.sim.batching import ContinuousBatching
 from headworks.sim.clients import Temper
 from headworks.sim.compare import MODEL, POOL, make_book, make_gate
@@ -119,7 +120,10 @@ def _mend(simulation: Simulation) -> None:
 
 
 def _is_settled(simulation: Simulation) -> bool:
-    return simulation.is_over() and all(record.state in TERMINAL for record in simulation.ledger.book.records())
+    book = simulation.ledger.book
+    if not simulation.is_over() or not all(one.ended for one in book.sessions()):
+        return False
+    return all(record.state in TERMINAL for record in book.records())
 
 
 def small_world(seed: int, make: MakeBook = make_book) -> Setup:
@@ -146,7 +150,41 @@ def small_world(seed: int, make: MakeBook = make_book) -> Setup:
         gateways=random.choice((1, 1, 2)),
         faults=_faults(random, replicas),
     )
+    setup = _with_sessions(setup, Random(f"agents-{seed}"))
     return _with_a_store(_with_one_that_leaves(setup, Random(f"leaves-{seed}")), Random(f"store-{seed}"))
+
+
+def _with_sessions(setup: Setup, random: Random) -> Setup:
+    """In every fourth world agents work in sessions, which are used up, left behind, closed twice, and used after their end."""
+    if random.random() >= 0.25:
+        return setup
+    pool = dataclasses.replace(
+        setup.policy.pools[POOL],
+        sessions_ratio_max=random.choice((0.4, 0.7, 1.0)),
+        session_idle_s=random.choice((0.3, 1.2, 8.0)),
+    )
+    agents = Agents(
+        calls=random.choice((2, 4, 7)),
+        think_s=random.choice((0.0, 0.05, 0.4)),
+        session_tokens=random.choice((48, 112, 160)),
+        lasts_s=random.choice((0.6, 3.0, 30.0)),
+        closes=random.choice((0, 1, 2, 3)),
+        late_calls=random.choice((0, 1)),
+    )
+    number = len(setup.sources)
+    source = dataclasses.replace(random.choice(setup.sources), agents=agents, output_tokens_max=random.choice((8, 16)))
+    planned = [
+        Planned(
+            random.choice((0.0, 0.7, 1.9)) + random.random() * 0.2, number, random.randint(1, 24), random.randint(1, 20), ()
+        )
+        for _ in range(random.randint(2, 5))
+    ]
+    return dataclasses.replace(
+        setup,
+        policy=dataclasses.replace(setup.policy, pools={POOL: pool}),
+        sources=[*setup.sources, source],
+        planned=[*setup.planned, *planned],
+    )
 
 
 def _with_one_that_leaves(setup: Setup, random: Random) -> Setup:

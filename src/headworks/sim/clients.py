@@ -114,7 +114,7 @@ class Caller:
         self.planned = planned
         self.attempts: list[Attempt] = []
         self.done = False
-        self.key = f"key-{number}" if random.random() < temper.key_ratio else ""
+        self.key = f"key-{self.name}" if random.random() < temper.key_ratio else ""
         self.hidden = random.random() < temper.hidden_ratio
         leaves = random.random() < temper.leave_ratio
         self._leave_moment = random.choice(LEAVE_MOMENTS) if leaves else ""

@@ -15,6 +15,7 @@ from headworks.core.commands import Answer, Cancel, Claim, Command, Grow, Reasse
 from headworks.core.types import READ_UNITS, RequestKey, Reservation
 from headworks.sim.auditor import Auditor
 from headworks.sim.runner import SimRunner
+from headworks.sim.session_invariants import SessionWatch, held_by
 from headworks.sim.simulation import Arrival, Simulation
 
 NEVER_SENT = "E0"
@@ -51,6 +52,7 @@ class Watch:
         self._owners: dict[str, str] = {}
         """The boot each charged execution belongs to."""
         self._told_again = False
+        self._sessions = SessionWatch(self.note)
         simulation.ledger.seen = self._overhear
 
     def look(self) -> None:
@@ -76,6 +78,7 @@ class Watch:
         self._forgotten |= self._charged
         self._final.clear()
         self._dead.clear()
+        self._sessions.another_store()
         for execution in self._forgotten:
             if not self._simulation.is_alive(self._owners.get(execution, "")):
                 self._keys.pop(execution, None)
@@ -83,7 +86,9 @@ class Watch:
 
     def _overhear(self, commands: Sequence[Command], answers: Sequence[Answer]) -> None:
         """What the ledger promised: a stop is final even for what it did not know, and evidence counts from anybody."""
+        sessions = self._simulation.ledger.book.sessions()
         for command, answer in zip(commands, answers, strict=True):
+            self._say_if(self._sessions.overhear(command, answer, sessions), "B14")
             if answer.outcome in ("fenced", "dead", "yield") or isinstance(command, Claim | Grow | Reassert):
                 self.note(f"{answer.verb} {answer.outcome}")
             if isinstance(command, Reassert):
@@ -109,7 +114,8 @@ class Watch:
         sums: dict[tuple[str, str], int] = {}
         largest: dict[tuple[str, str], int] = {}
         charged: dict[str, tuple[int, int]] = {}
-        for record in book.records():
+        records = book.records()
+        for record in records:
             if record.state in CHARGED:
                 if record.execution in self._dead:
                     raise self._broken("rule 3", f"{record.execution} is charged and was {self._dead[record.execution]}")
@@ -125,6 +131,10 @@ class Watch:
             elif record.state in TERMINAL:
                 self._finality(record)
         self._charged = charged
+        sessions = book.sessions()
+        self._say_if(self._sessions.look(sessions, records), "B14")
+        for scope, held in held_by(sessions).items():
+            sums[scope, "tokens"] = sums.get((scope, "tokens"), 0) + held
         for scope_unit, held in sums.items():
             limit = book.limit(*scope_unit)
             # A limit that was lowered, perhaps at the end of this very list, leaves an excess that drains; what may
@@ -195,6 +205,9 @@ class Watch:
         self._book()
         if self._charged:
             raise self._broken("I5", f"still charged: {self._charged}")
+        unspent = {one.scope: one.unspent_tokens for one in simulation.ledger.book.sessions() if not one.ended}
+        if unspent:
+            raise self._broken("I5", f"still open: {unspent}")
         for name, replica in simulation.replicas.items():
             held = replica.model.held(simulation.world.now_s)
             if held:
@@ -222,6 +235,10 @@ class Watch:
 
     def note(self, what: str) -> None:
         self.reached[what] = self.reached.get(what, 0) + 1
+
+    def _say_if(self, problem: str, where: str) -> None:
+        if problem:
+            raise self._broken(where, problem)
 
     def _raise_if(self, problems: list[str], where: str) -> None:
         if problems:

@@ -15,20 +15,22 @@ from random import Random
 from typing import Protocol
 
 from headworks.core.commands import Answer, Command
-from headworks.core.types import Owner, Reservation
+from headworks.core.types import Owner, Reservation, SessionRecord
 from headworks.sim.world import World
 
 Answered = Callable[[list[Answer]], None]
 
 
 class BookLike(Protocol):
-    """What the simulation needs of a book: run commands, audit itself, show its records."""
+    """What the simulation needs of a book: run commands, audit itself, show its records and sessions."""
 
     def apply(self, commands: Sequence[Command], now_ms: int) -> list[Answer]: ...
 
     def check(self) -> list[str]: ...
 
     def records(self) -> Sequence[Reservation]: ...
+
+    def sessions(self) -> Sequence[SessionRecord]: ...
 
     def limit(self, scope: str, unit: str) -> int | None: ...
 

@@ -317,7 +317,7 @@ class Simulation:
             samples=source.samples,
             stream=source.output_tokens_max != 0,
             prefix=planned.prefix,
-            session=caller.session or None,
+            session=f"{caller.session}.{attempt.number}" if caller.opens else caller.session or None,
             retry_count=attempt.number,
             arrived_s=now_s,
             start_by_s=now_s + caller.deadline_s,

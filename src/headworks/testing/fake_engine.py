@@ -193,7 +193,7 @@ class FakeEngine:
 
     def parse(self, chat: bool, fields: dict[str, Any]) -> Asked:
         """What is asked for; raises `Refused`."""
-        return parse(chat, fields, self.settings.model_name, self.settings.context_tokens)
+        return parse(chat, fields, self.settings.model_name, self.settings.context_tokens, self.settings.part_tokens)
 
     def request_id(self, request: HttpRequest, fields: dict[str, Any]) -> str:
         """The caller's name for it, if it gave one."""

@@ -11,12 +11,14 @@ odd encoding can mean one thing here and another thing in the engine.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import Generic, TypeAlias, TypeVar
+from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
+from headworks.config.settings import PartPrices
 from headworks.gateway.dialects.fields import (
     ASSEMBLED_EXACTLY,
     FAULT_TEXT_MAX,
@@ -56,6 +58,19 @@ class Limits:
     """The largest context among the pools; None where no engine has told its own yet."""
     samples_max: int = 128
     """Sequences of one request: n × prompts."""
+    parts: Mapping[str, PartPrices] = field(default_factory=dict)
+    """By model, what images and audio take of its prompt (`parts.py`)."""
+
+
+class Parts(NamedTuple):
+    """What a prompt has beside text."""
+
+    tokens: int = 0
+    data_bytes: int = 0
+    """As they are written in the body."""
+
+
+NO_PARTS = Parts()
 
 
 AskedFields = TypeVar("AskedFields", bound=msgspec.Struct)
@@ -140,6 +155,8 @@ def _translated(text: str) -> Unacceptable:
         return invalid(f"The body is not a JSON object: {what}.")
     if path.endswith("].type") and ".content" in path:
         what += " (only text is accepted here)"
+    elif path.endswith(".source.type"):
+        what += " (only text is accepted here, and images whose data is in the body)"
     return invalid(f"{path}: {what[:FAULT_TEXT_MAX]}.", path)
 
 
@@ -205,6 +222,8 @@ class Parsed:
     """What is always said beside what the client gave."""
     least_asked: int | None = None
     """`min_tokens` as it was given."""
+    parts: Parts = NO_PARTS
+    """Images and audio; what is said of its prompt above is said of its text."""
 
     def build(self, output_tokens_max: int, salt: bytes | None, streamed: bool = False) -> bytes:
         """The body we send: what the client gave, each field once, and what we decide ourselves.

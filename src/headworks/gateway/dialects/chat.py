@@ -1,7 +1,7 @@
 """POST /v1/chat/completions: messages of known roles with text, tools, and one limit for each answer.
 
-Every part of every message is decoded by type, so that no key hides in it; what is not text (images, audio, files) is
-refused, since an engine would fetch it and nobody could price it.
+Every part of every message is decoded by type, so that no key hides in it; what is not text is priced by a rule of its
+model's, or refused (`parts.py`).
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ from headworks.core.prompt_sizes import TEXT
 from headworks.gateway.dialects.base import Fault, Limits, Parsed, Raws, Route, Unacceptable, assemble, read
 from headworks.gateway.dialects.chat_fields import (
     Assistant,
+    AudioPart,
     ChatFields,
     Developer,
+    ImagePart,
     OfferedTool,
     RefusalPart,
     System,
@@ -30,6 +32,7 @@ from headworks.gateway.dialects.fields import (
     response_format_bytes,
     text_bytes,
 )
+from headworks.gateway.dialects.parts import of_chat, priced
 
 MESSAGE_BYTES = 8
 """What a template adds to each message: its role and marks."""
@@ -50,7 +53,8 @@ def parse(body: bytes, limits: Limits) -> Parsed | Fault:
     try:
         asked, raws, forwarded = read(ROUTE, body)
         size_bytes, kind = prompt_size(asked, raws)
-        return assemble(ROUTE, asked, raws, forwarded, limits, size_bytes, kind, second_limit=asked.max_completion_tokens)
+        parsed = assemble(ROUTE, asked, raws, forwarded, limits, size_bytes, kind, second_limit=asked.max_completion_tokens)
+        return priced(parsed, of_chat(asked), limits)
     except Unacceptable as error:
         return error.fault
 
@@ -101,8 +105,11 @@ def size_without_examples(asked: ChatFields, raws: Raws) -> int:
     return prompt_size(msgspec.structs.replace(asked, messages=kept), raws)[0]
 
 
-def _part_text(part: TextPart | RefusalPart) -> str:
-    return part.refusal if isinstance(part, RefusalPart) else part.text
+def _part_text(part: TextPart | RefusalPart | ImagePart | AudioPart) -> str:
+    """What of it is text: of images and audio nothing (`parts.py`)."""
+    if isinstance(part, TextPart):
+        return part.text
+    return part.refusal if isinstance(part, RefusalPart) else ""
 
 
 def _assistant_bytes(message: Assistant) -> int:

@@ -20,7 +20,7 @@ TOOLS_MAX = 512
 
 
 class TextPart(msgspec.Struct, tag_field="type", tag="text", forbid_unknown_fields=True, gc=False):
-    """The one kind of content that is accepted."""
+    """The one kind of content that needs no rule."""
 
     text: str
 
@@ -31,6 +31,33 @@ class RefusalPart(msgspec.Struct, tag_field="type", tag="refusal", forbid_unknow
     refusal: str
 
 
+class ImageUrl(msgspec.Struct, forbid_unknown_fields=True):
+    """An image as a data URI."""
+
+    url: str
+    detail: Literal["auto", "low", "high"] | None = None
+
+
+class ImagePart(msgspec.Struct, tag_field="type", tag="image_url", forbid_unknown_fields=True, gc=False):
+    """An image in what a person says, where its model has a price for it (`parts.py`)."""
+
+    image_url: ImageUrl
+
+
+class InputAudio(msgspec.Struct, forbid_unknown_fields=True):
+    """Audio in base64. Of other formats nobody could tell how long they last without decoding them."""
+
+    data: str
+    format: Literal["wav"]
+
+
+class AudioPart(msgspec.Struct, tag_field="type", tag="input_audio", forbid_unknown_fields=True, gc=False):
+    """Audio in what a person says, where its model has a price for it."""
+
+    input_audio: InputAudio
+
+
+Said: TypeAlias = Annotated[list[TextPart | ImagePart | AudioPart], msgspec.Meta(max_length=PARTS_MAX)]
 Texts: TypeAlias = Annotated[list[TextPart], msgspec.Meta(max_length=PARTS_MAX)]
 Answers: TypeAlias = Annotated[list[TextPart | RefusalPart], msgspec.Meta(max_length=PARTS_MAX)]
 
@@ -52,7 +79,7 @@ class Developer(msgspec.Struct, tag_field="role", tag="developer", forbid_unknow
 class User(msgspec.Struct, tag_field="role", tag="user", forbid_unknown_fields=True, gc=False):
     """What a person says."""
 
-    content: str | Texts
+    content: str | Said
     name: str | None = None
 
 

@@ -26,6 +26,7 @@ from headworks.gateway.dialects.messages_fields import (
     ToolResult,
     ToolUse,
 )
+from headworks.gateway.dialects.parts import of_messages, priced
 from headworks.gateway.dialects.sizes import flat_tools_bytes, flat_tools_text, size_of
 from headworks.gateway.dialects.tokenize import short_enough
 
@@ -63,7 +64,7 @@ def parse(body: bytes, limits: Limits) -> Parsed | Fault:
         thinking = asked.thinking
         if thinking is not None and thinking.budget_tokens is not None and thinking.budget_tokens >= asked.max_tokens:
             raise invalid("thinking.budget_tokens must be less than max_tokens.", "thinking.budget_tokens")
-        return MessageParsed(
+        parsed = MessageParsed(
             ROUTE.path,
             asked,
             raws,
@@ -82,6 +83,7 @@ def parse(body: bytes, limits: Limits) -> Parsed | Fault:
             1,
             STREAM_TAIL,
         )
+        return priced(parsed, of_messages(asked), limits)
     except Unacceptable as error:
         return error.fault
 
@@ -93,7 +95,8 @@ def parse_count(body: bytes, limits: Limits) -> Parsed | Fault:
         size_bytes, kind = _size(asked, raws)
         if "thinking" in raws and asked.thinking is not None:
             forwarded += b'"thinking":%b,' % bytes(raws["thinking"])
-        return reading(COUNT, asked, raws, forwarded, asked.model, short_enough(size_bytes), kind)
+        parsed = reading(COUNT, asked, raws, forwarded, asked.model, short_enough(size_bytes), kind)
+        return priced(parsed, of_messages(asked), limits)
     except Unacceptable as error:
         return error.fault
 
@@ -165,7 +168,7 @@ def _block_texts(block: Block, where: str) -> list[str]:
         content = block.content
         answered = [content] if isinstance(content, str) else [one.text for one in content or ()]
         return [block.tool_use_id, *answered]
-    return []  # nobody can read it, and an engine drops it
+    return []  # an image (`parts.py`), or what nobody can read and an engine drops
 
 
 def _input_text(raw: msgspec.Raw, where: str) -> str:

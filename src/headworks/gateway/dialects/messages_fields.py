@@ -1,4 +1,4 @@
-"""The fields of `POST /v1/messages` and `/v1/messages/count_tokens`: Anthropic's form of a chat, with text only.
+"""The fields of `POST /v1/messages` and `/v1/messages/count_tokens`: Anthropic's form of a chat.
 
 Every block of every message is a type, so that no key hides in it; but for the input of a tool that was called, whose names are
 its author's choice, like those of a schema's properties. Types in a module of their own: what is compiled (decision 24) can use
@@ -26,11 +26,26 @@ class CacheControl(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Text(msgspec.Struct, tag_field="type", tag="text", forbid_unknown_fields=True, gc=False):
-    """The one kind of content that is accepted."""
+    """The one kind of content that needs no rule."""
 
     text: str
     cache_control: CacheControl | None = None
     citations: Annotated[list[Any], msgspec.Meta(max_length=0)] | None = None
+
+
+class ImageSource(msgspec.Struct, forbid_unknown_fields=True):
+    """Its data in base64. One that is named by a URL or a file's id somebody would have to fetch."""
+
+    type: Literal["base64"]
+    media_type: Literal["image/png", "image/jpeg", "image/webp", "image/gif"]
+    data: str
+
+
+class Image(msgspec.Struct, tag_field="type", tag="image", forbid_unknown_fields=True, gc=False):
+    """An image, where its model has a price for it (`parts.py`)."""
+
+    source: ImageSource
+    cache_control: CacheControl | None = None
 
 
 class Thinking(msgspec.Struct, tag_field="type", tag="thinking", forbid_unknown_fields=True, gc=False):
@@ -65,7 +80,7 @@ class ToolResult(msgspec.Struct, tag_field="type", tag="tool_result", forbid_unk
     cache_control: CacheControl | None = None
 
 
-Block = Text | Thinking | RedactedThinking | ToolUse | ToolResult
+Block = Text | Image | Thinking | RedactedThinking | ToolUse | ToolResult
 Blocks: TypeAlias = Annotated[list[Block], msgspec.Meta(max_length=PARTS_MAX)]
 Texts: TypeAlias = Annotated[list[Text], msgspec.Meta(max_length=PARTS_MAX)]
 

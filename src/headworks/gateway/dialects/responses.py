@@ -10,7 +10,8 @@ from __future__ import annotations
 from headworks.gateway.dialects.base import Fault, Limits, Parsed, Route, Unacceptable, read, within
 from headworks.gateway.dialects.chat import MESSAGE_BYTES
 from headworks.gateway.dialects.fields import TOKENS_RANGE_MAX, check_schema, invalid, not_allowed
-from headworks.gateway.dialects.responses_fields import Item, Part, Refusal, ResponseFields
+from headworks.gateway.dialects.parts import of_responses, priced
+from headworks.gateway.dialects.responses_fields import InputImage, Item, Part, Refusal, ResponseFields
 from headworks.gateway.dialects.sizes import flat_tools_bytes, flat_tools_text, size_of
 
 ROUTE: Route[ResponseFields] = Route("/v1/responses", ResponseFields)
@@ -41,7 +42,7 @@ def parse(body: bytes, limits: Limits) -> Parsed | Fault:
         size_bytes, kind = size_of(found, marks_bytes, tools_bytes)
         most = within(asked.max_output_tokens, limits)
         least = (TOKENS_RANGE_MAX if most is None else most) if asked.ignore_eos else 0
-        return Parsed(
+        parsed = Parsed(
             ROUTE.path,
             asked,
             raws,
@@ -61,6 +62,7 @@ def parse(body: bytes, limits: Limits) -> Parsed | Fault:
             STREAM_TAIL,
             TAIL,
         )
+        return priced(parsed, of_responses(asked), limits)
     except Unacceptable as error:
         return error.fault
 
@@ -106,4 +108,6 @@ def _item_texts(item: Item) -> list[str]:
 
 
 def _part_text(part: Part) -> str:
+    if isinstance(part, InputImage):
+        return ""
     return part.refusal if isinstance(part, Refusal) else part.text

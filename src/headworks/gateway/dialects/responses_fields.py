@@ -64,7 +64,14 @@ class ReasoningText(msgspec.Struct, tag_field="type", tag="reasoning_text", forb
     text: str
 
 
-Part = InputText | OutputText | Refusal | SummaryText | ReasoningText
+class InputImage(msgspec.Struct, tag_field="type", tag="input_image", forbid_unknown_fields=True, gc=False):
+    """An image as a data URI, where its model has a price for it (`parts.py`)."""
+
+    image_url: str
+    detail: Literal["auto", "low", "high", "original"] | None = None
+
+
+Part = InputImage | InputText | OutputText | Refusal | SummaryText | ReasoningText
 Parts: TypeAlias = Annotated[list[Part], msgspec.Meta(max_length=PARTS_MAX)]
 
 

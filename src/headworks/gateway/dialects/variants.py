@@ -13,7 +13,7 @@ import msgspec
 
 from headworks.core.types import Leeway, Variant
 from headworks.gateway.dialects import chat, completions, messages, responses
-from headworks.gateway.dialects.base import Parsed, Raws, Route
+from headworks.gateway.dialects.base import NO_PARTS, Parsed, Raws, Route
 from headworks.gateway.dialects.chat_fields import ChatFields
 from headworks.gateway.dialects.fields import SharedFields
 
@@ -25,7 +25,7 @@ _MESSAGES = msgspec.json.Decoder(list[msgspec.Raw])
 
 def leeway(parsed: Parsed, strips: bool, is_kept: bool) -> Leeway | None:
     """How far this body can give way; None: not at all. `strips`: it matters what its examples take."""
-    if parsed.path not in ROUTES:
+    if parsed.path not in ROUTES or parsed.parts is not NO_PARTS:  # another model has other prices for its parts
         return None
     prompt_bytes = parsed.prompt_bytes
     if strips and isinstance(parsed.asked, ChatFields):

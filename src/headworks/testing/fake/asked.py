@@ -13,6 +13,9 @@ import msgspec
 from headworks.testing.fake.tokenizer import VOCABULARY, tokens_of
 
 COMPLETION_TOKENS_DEFAULT = 16
+NOT_TEXT = ("image_url", "input_audio", "input_image", "image")
+PLACEHOLDER = 5
+"""Token that stands where an image was."""
 SAMPLES_MAX = 1024
 
 
@@ -69,7 +72,7 @@ def decode(body: bytes, content_type: str) -> dict[str, Any]:
     return decoded
 
 
-def parse(chat: bool, fields: dict[str, Any], model: str, context_tokens: int) -> Asked:
+def parse(chat: bool, fields: dict[str, Any], model: str, context_tokens: int, part_tokens: int = 0) -> Asked:
     """Everything the engine checks before it takes a request in."""
     if fields.get("model", model) != model:
         raise Refused(404, f"The model `{fields['model']}` does not exist. Valid aliases: {model}.", "NotFoundError", "model")
@@ -86,7 +89,7 @@ def parse(chat: bool, fields: dict[str, Any], model: str, context_tokens: int) -
     output_tokens_min = _integer(fields, "min_tokens") or 0
     if limit is not None and output_tokens_min > limit:
         raise Refused(400, f"min_tokens must be less than or equal to max_tokens={limit}, got {output_tokens_min}.")
-    prompts = prompts_of(chat, fields)
+    prompts = prompts_of(chat, fields, part_tokens)
     return Asked(
         chat=chat,
         prompts=prompts,
@@ -124,32 +127,41 @@ def _integer(fields: dict[str, Any], name: str) -> int | None:
     return value
 
 
-def prompts_of(chat: bool, fields: dict[str, Any]) -> list[list[int]]:
+def prompts_of(chat: bool, fields: dict[str, Any], part_tokens: int = 0) -> list[list[int]]:
     """The prompts as token ids. `truncate_prompt_tokens` keeps the last so many."""
-    prompts = [_chat_prompt(fields)] if chat else _completion_prompts(fields.get("prompt"))
+    prompts = [_chat_prompt(fields, part_tokens)] if chat else _completion_prompts(fields.get("prompt"))
     keep = _integer(fields, "truncate_prompt_tokens")
     return prompts if keep is None else [prompt[-keep:] for prompt in prompts]
 
 
-def _chat_prompt(fields: dict[str, Any]) -> list[int]:
+def _chat_prompt(fields: dict[str, Any], part_tokens: int) -> list[int]:
     messages = fields.get("messages")
     if not isinstance(messages, list) or not messages:
         raise Refused(400, "The conversation is empty: give at least one message.")
     ids: list[int] = []
     for message in messages:
         ids.append(3)
-        ids += tokens_of(_text(message))
+        ids += [PLACEHOLDER] * part_tokens * _parts(message, part_tokens)
+        ids += tokens_of(_text(message, part_tokens))
     if fields.get("tools"):
         ids += tokens_of(msgspec.json.encode(fields["tools"]).decode())
     return [*ids, 4]
 
 
-def _text(message: Any) -> str:
+def _parts(message: Any, part_tokens: int) -> int:
+    """How many of its parts are no text, where the model reads such."""
+    content = message.get("content") if isinstance(message, dict) and part_tokens else None
+    return sum(part.get("type") in NOT_TEXT for part in content) if isinstance(content, list) else 0
+
+
+def _text(message: Any, part_tokens: int) -> str:
     content = message.get("content") if isinstance(message, dict) else None
     if isinstance(content, str):
         return content
     if content is None:
         return ""
+    if part_tokens and isinstance(content, list):
+        content = [part for part in content if part.get("type") not in NOT_TEXT]
     if not isinstance(content, list) or not all(
         isinstance(part, dict) and isinstance(part.get("text"), str) for part in content
     ):

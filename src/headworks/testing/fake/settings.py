@@ -37,6 +37,8 @@ class FakeSettings:
     developer_routes: bool = False
     """Adds `POST /abort_requests`."""
     keep_alive_s: float = 5.0
+    part_tokens: int = 0
+    """What an image, or a piece of audio, becomes; 0: this model reads text alone."""
 
 
 @dataclass(slots=True)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from headworks.testing.fake.asked import Asked, Refused, decode, prompts_of
+from headworks.testing.fake.asked import NOT_TEXT, Asked, Refused, decode, prompts_of
 from headworks.testing.fake.generation import Choice, Generation
 from headworks.testing.fake.http import HttpConnection, HttpRequest
 from headworks.testing.fake.pages import tokenize
@@ -234,7 +234,10 @@ def chat_of_message(fields: dict[str, Any]) -> dict[str, Any]:
     for message in fields.get("messages") or []:
         content = message.get("content")
         if not isinstance(content, str):
-            content = "".join(_block_text(block) for block in content or [])
+            content = [
+                block if block.get("type") in NOT_TEXT else {"type": "text", "text": _block_text(block)}
+                for block in content or []
+            ]
         messages.append({"role": message.get("role"), "content": content})
     kept = {name: fields[name] for name in ("model", "stream", "tools", "max_tokens", "cache_salt") if name in fields}
     return kept | {"messages": messages}
