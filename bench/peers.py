@@ -42,7 +42,7 @@ from peers_page import page, picture
 from peers_parts import OURS, PARTS, QUICK, Bench, Notes
 from proxies import ALL, Missing, compile_first, new_keys
 
-ROUNDS, ROUNDS_QUICK = 5, 2
+ROUNDS, ROUNDS_QUICK = 4, 2
 
 
 def main() -> int:

@@ -94,7 +94,7 @@ def memory(bench: Bench) -> None:
     """Resident memory after a few requests, and how much more for each stream that stands open. Once: it never shrinks."""
     for name, proxy in bench.proxies.items():
         with bench.notes.excused(name, "memory"):
-            bench.run(proxy, ["closed", "-c", "4", "-d", "0.3", "-w", "0.1", "-b", "1024"])
+            bench.run(proxy, ["closed", "-c", "4", "-d", "1", "-w", "0.5", "-b", "1024"])
             idle_bytes = rss_bytes(proxy.pid)
             bench.notes.add(name, rss_mib=idle_bytes / 2**20)
             held = 0 if bench.is_quick else ALL[name].held
@@ -145,7 +145,7 @@ def latency(bench: Bench) -> None:
 
 def chunk(bench: Bench) -> None:
     """500 streams with a chunk each 20 ms: its cost, and how much later it comes than without anything between."""
-    arguments = ["-n", "220", "-P", "20000", *bench.times(1.2, 1.0)]
+    arguments = ["-n", "220", "-P", "20000", *bench.times(1.0, 1.0)]
     straight = [bench.direct(["stream", "-c", "500", *arguments]) for _ in range(bench.rounds)]
     direct_us = {percent: median(seen[f"delay_{percent}"] for seen in straight) for percent in ("p50", "p99")}
     for name, proxy in bench.turns("chunk"):

@@ -166,7 +166,7 @@ ALL: dict[str, Peer] = {
     "envoy": Peer(envoy),
     "vllm_router": Peer(vllm_router),
     "sglang_router": Peer(sglang_router),
-    "fastapi_httpx": Peer(fastapi_httpx, held=500),
+    "fastapi_httpx": Peer(fastapi_httpx, held=200),
     "litellm": Peer(litellm, streams=10, held=0),
 }
 """In the order in which they take their turns."""

@@ -51,7 +51,7 @@ class Course:
         """The ledger has charged it: send it."""
         desk = self._desk
         life.admitted_s = life.sent_s = now_s
-        life.decision = decision
+        life.decision, life.decided = decision, decision.work
         replica = life.replica
         work, finish_by_s = life.work, life.request.finish_by_s
         watch_tokens = self._growth.watch_tokens(work, life.lane.pool.policy.growth_ahead_tokens)
@@ -87,6 +87,8 @@ class Course:
             return None
         self._desk.move(life, "first_byte")
         life.first_byte_s = now_s
+        if life.request.stream:
+            life.decision, life.rows = None, []
         replica, closes = life.replica, False
         if replica is not None:
             if not replica.breaker.is_closed:

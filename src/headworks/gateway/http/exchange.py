@@ -179,6 +179,7 @@ class Exchange:
             self.chunked = chunked
             self._left_bytes = length
             self._open = has_body
+            self.body_ready = None  # an answer that has begun asks nothing more
 
     def _begin(self, status: int, headers: Headers | bytes, framing: bytes, now_s: float, body: bytes) -> None:
         """Writes the head, by which the connection's fate is settled. `framing`: its last lines, the empty one included."""
