@@ -148,6 +148,7 @@ class Course:
         life = self._desk.runs.get(event.execution)
         if life is not None:
             life.unread_until_s = INFINITE_S if event.paused else now_s
+            self._desk.unread[event.execution] = life
             if event.paused and life.state == RUNNING:
                 self._growth.unread(life, now_s)
 
