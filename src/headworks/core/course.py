@@ -52,8 +52,7 @@ class Course:
         desk = self._desk
         life.admitted_s = life.sent_s = now_s
         life.decision, life.decided = decision, decision.work
-        replica = life.replica
-        work, finish_by_s = life.work, life.request.finish_by_s
+        replica, work, finish_by_s = life.replica, life.work, life.request.finish_by_s
         watch_tokens = self._growth.watch_tokens(work, life.lane.pool.policy.growth_ahead_tokens)
         if life.reads and not watch_tokens and life.request.assembles:
             watch_tokens = max(1, work.output_tokens_max * work.sequences)  # only a stream shows when it has been read
@@ -86,9 +85,7 @@ class Course:
         if life is None or life.state != SENT:
             return None
         self._desk.move(life, "first_byte")
-        life.first_byte_s = now_s
-        if life.request.stream:
-            life.decision, life.rows = None, []
+        life.begin(now_s)
         replica, closes = life.replica, False
         if replica is not None:
             if not replica.breaker.is_closed:

@@ -229,6 +229,12 @@ class Life:
         """Its first token and its progress can be seen."""
         return self.request.stream or self.assembled
 
+    def begin(self, now_s: float) -> None:
+        """Its first byte came. A stream cannot be sent again from here on, so what led to it is let go of."""
+        self.first_byte_s = now_s
+        if self.request.stream:
+            self.decision, self.rows = None, []
+
     def mark(self, now_s: float, output_tokens: int) -> None:
         """It has come so far, or (no tokens) it may go on."""
         self.marks = [*(self.marks or ())[-MARKS_MAX:], (now_s, output_tokens)]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import gc
 
 THRESHOLDS = (20_000, 500, 100)
-"""Objects made beyond those freed before the youngest are looked at; how often that, before those are that stayed; and again."""
+"""Objects made beyond those freed before the youngest are looked at; how often, before those are that stayed; and again."""
 
 
 def collect_rarely() -> None:
