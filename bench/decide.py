@@ -41,7 +41,7 @@ from headworks.core.commands import Answer
 from headworks.core.gate import Gate
 from headworks.core.policy import INFINITE_S, ClassPolicy, DisciplinePolicy, Policy, PoolPolicy, ReplicaPolicy, TenantPolicy
 from headworks.core.types import Capacity, ReplicaSample, Request, RequestKey, Usage
-from headworks.gateway.app import GC_THRESHOLDS
+from headworks.gateway.collector import collect_rarely
 from headworks.ledgers.memory import MemoryStore
 
 WAITING = (0, 100, 1_000, 10_000)
@@ -49,6 +49,7 @@ TENANTS, RUNNING = 1_000, 64
 DECISIONS, DECISIONS_QUICK = 4_000, 400
 APART_S = 0.0005
 """Two thousand decisions a second."""
+QUEUE_REQUESTS_MAX = 1_000_000
 MEDIAN_US_MAX, P99_US_MAX = 50.0, 200.0
 HEAP_ENTRIES = 10_000
 OVER_COMMIT, OVER_COMMITTED_KV_TOKENS, ITERATION_S = 4.0, 150_000, 0.025
@@ -94,7 +95,7 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
 class Pair:
     """A gate and its ledger with a full pool, and so many waiting."""
 
-    tenants, running, apart_s, kv_tokens = TENANTS, RUNNING, APART_S, 1 << 26
+    tenants, running, replicas, apart_s, kv_tokens = TENANTS, RUNNING, 1, APART_S, 1 << 26
     output_tokens_max, streams = 64, False
     prompt_tokens: int | None = None
 
@@ -107,18 +108,18 @@ class Pair:
         self._events: deque[events.Event] = deque()
         self._wake_s = INFINITE_S
         self._feed(events.Tick())
-        self._feed(
-            events.ReplicaDescribed(Capacity("mock/0", "vllm", "mock", "1", 1 << 20, self.kv_tokens, 16, None, ("E1", "E3a")))
-        )
+        for number in range(self.replicas):
+            said = Capacity(f"mock/{number}", "vllm", "mock", "1", 1 << 20, self.kv_tokens, 16, None, ("E1", "E3a"))
+            self._feed(events.ReplicaDescribed(said))
         for _ in range(self.running + waiting - (0 if waiting else 1)):
             self._feed(events.Arrived(self._request()))
             self._advance()
         assert self._gate.snapshot(self._now_s)["pools"]["mock"]["queued_requests"] == waiting
 
     def policy(self, discipline: str) -> Policy:
-        return policy(
-            PoolPolicy("mock", ("mock",), REPLICAS, active_requests_max=RUNNING, discipline=DisciplinePolicy(discipline))
-        )
+        names = tuple(ReplicaPolicy(f"mock/{number}") for number in range(self.replicas))
+        pool = PoolPolicy("mock", ("mock",), names, active_requests_max=self.running, discipline=DisciplinePolicy(discipline))
+        return policy(pool, self.tenants)
 
     def decide_us(self) -> float:
         """One decision."""
@@ -189,7 +190,7 @@ class OverCommitted(Pair):
         pool = PoolPolicy(
             "mock", ("mock",), REPLICAS, active_requests_max=2 * self.running, over_commit=OVER_COMMIT, growth=True
         )
-        return policy(pool)
+        return policy(pool, self.tenants)
 
     def whole(self) -> bool:
         """As above; and the peak is what decides: what is reserved is more than there is."""
@@ -217,10 +218,8 @@ def row(pair: Pair, decisions: int) -> dict[str, float]:
     """Median and 99th percentile of so many decisions, after a quarter as many that are not counted."""
     for _ in range(decisions // 4):
         pair.decide_us()
-    gc.collect()
-    gc.freeze()
     thresholds = gc.get_threshold()
-    gc.set_threshold(*GC_THRESHOLDS)
+    collect_rarely()
     costs_us = [pair.decide_us() for _ in range(decisions)]
     gc.set_threshold(*thresholds)
     gc.unfreeze()
@@ -244,10 +243,11 @@ def yardstick_us() -> float:
 REPLICAS = (ReplicaPolicy("mock/0"),)
 
 
-def policy(pool: PoolPolicy) -> Policy:
+def policy(pool: PoolPolicy, number_of_tenants: int) -> Policy:
     """A class that waits as long as it takes, so that nothing but room decides."""
-    tenants = {f"tenant-{number}": TenantPolicy(f"tenant-{number}", classes=("bulk",)) for number in range(TENANTS)}
-    waits = ClassPolicy("bulk", ttft_slo_s=None, wait_s_max=INFINITE_S, queue_requests_max=2 * WAITING[-1])
+    names = [f"tenant-{number}" for number in range(number_of_tenants)]
+    tenants = {name: TenantPolicy(name, classes=("bulk",)) for name in names}
+    waits = ClassPolicy("bulk", ttft_slo_s=None, wait_s_max=INFINITE_S, queue_requests_max=QUEUE_REQUESTS_MAX)
     return Policy("1", 1, {"bulk": waits}, tenants, {"mock": pool})
 
 

@@ -1,6 +1,6 @@
 """What a ledger costs: requests per CPU second of the whole gateway, with one in a file, or in a store, and with one in memory.
 
-Both gateways stand in front of the same mock engine (bench/native) and take turns, each on the same core; a figure is the
+Both gateways stand in front of a mock engine of their own (bench/native) and take turns, each on the same core; a figure is the
 median over the rounds of
 
     requests carried / CPU time of the gateway's process, its threads included (schedstat, before and after),
@@ -25,7 +25,6 @@ import argparse
 import contextlib
 import json
 import os
-import secrets
 import subprocess
 import sys
 import tempfile
@@ -35,9 +34,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from cost import BUILD, HEADWORKS, LOAD_CORE, START_S_MAX, Unusable, build, headworks, one
+from generator import LOAD_CORE, Unusable, build, mock, port_of, run
 from headworks.testing.servers import ServerError, single
-from servers import Server, free_port, process
+from proxies import HEADWORKS, KEY, headworks, new_keys
+from servers import Server
 
 CASES = {
     name: ["closed", "-c", connections, "-d", "1.4", "-w", "0.4", "-b", "1024"]
@@ -51,7 +51,7 @@ def main() -> int:
     options = parsed()
     try:
         report = measured(options)
-    except (subprocess.CalledProcessError, FileNotFoundError, ServerError, Unusable) as error:
+    except (subprocess.CalledProcessError, ServerError, Unusable) as error:
         print(f"journal: {error}", file=sys.stderr)
         return 2
     print(json.dumps(report, indent=1) if options.json else table(report))
@@ -74,35 +74,33 @@ def parsed() -> argparse.Namespace:
 def measured(options: argparse.Namespace) -> dict[str, Any]:
     """Start both, take turns, compare."""
     build()
-    keys = {"BENCH_KEY_ACME": f"hw-{secrets.token_hex(16)}", "BENCH_KEY_OTHER": f"hw-{secrets.token_hex(16)}"}
+    keys = new_keys()
     per_cpu_s: dict[str, dict[str, list[float]]] = {case: {"memory": [], options.store: []} for case in CASES}
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=options.directory)))
-        engine_port = free_port()
-        mock = ["taskset", "-c", LOAD_CORE, str(BUILD / "mock_upstream"), str(engine_port)]
-        stack.enter_context(process(mock, f"http://127.0.0.1:{engine_port}/health", START_S_MAX))
         gateways: dict[str, Server] = {}
-        for name, url in (("memory", "memory:"), (options.store, stack.enter_context(standing(options.store, folder)))):
+        for name in ("memory", options.store):
             own = folder / name
             own.mkdir()
-            given = own / "given.yaml"
-            given.write_text(configured(url, options.power and name == "journal"))
-            gateways[name] = stack.enter_context(headworks(str(own), engine_port, keys, given))
+            text = configured(stack.enter_context(standing(name, folder)), options.power and name == "journal")
+            gateways[name] = stack.enter_context(headworks(own, port_of(stack.enter_context(mock())), keys, text))
         for gateway in gateways.values():  # the first requests of a process pay for what all later ones have
             with contextlib.suppress(Unusable):  # and teach it how long this machine takes
-                one(gateway, CASES["many"], keys["BENCH_KEY_ACME"])
+                run(gateway, CASES["many"], keys[KEY])
         for number in range(options.rounds):
             for case, arguments in CASES.items():
                 for name in sorted(gateways, reverse=bool(number % 2)):
-                    seen = one(gateways[name], arguments, keys["BENCH_KEY_ACME"])
-                    per_cpu_s[case][name].append(1e6 / seen["cost_us"])
+                    per_cpu_s[case][name].append(run(gateways[name], arguments, keys[KEY]).per_cpu_s)
         file_bytes = sum(path.stat().st_size for path in folder.glob("ledger.db*"))
     return compared(per_cpu_s, options, file_bytes)
 
 
 @contextlib.contextmanager
 def standing(store: str, folder: Path) -> Iterator[str]:
-    """The URL of the ledger that is compared."""
+    """The URL of a ledger, there for as long as it is asked."""
+    if store == "memory":
+        yield "memory:"
+        return
     if store == "journal":
         yield f"sqlite:{folder}/ledger.db"
         return
@@ -111,7 +109,7 @@ def standing(store: str, folder: Path) -> Iterator[str]:
         yield server.url
 
 
-def configured(url: str, power: bool) -> str:
+def configured(url: str, power: bool = False) -> str:
     durability = "power" if power else "process"
     return HEADWORKS.replace('{url: "memory:"}', f'{{url: "{url}", durability: {durability}}}')
 

@@ -34,7 +34,7 @@ from headworks.core.desk import Desk
 from headworks.core.elsewhere import told_of
 from headworks.core.events import LedgerLost, StoreChanged
 from headworks.core.ledger_limits import committed_of, floors_of, limits_of
-from headworks.core.life import LEAVING, SETTLING, Life
+from headworks.core.life import Life
 from headworks.core.peak import Profile
 from headworks.core.policy import INFINITE_S
 from headworks.core.quota import PREFIX
@@ -42,6 +42,7 @@ from headworks.core.recovery import Recovery
 from headworks.core.replica import Replica
 from headworks.core.session_use import tell_again
 from headworks.core.types import Owner, ReplicaSample, Reservation
+from headworks.core.vouching import unvouched
 
 MARGIN_RATIO = 0.2
 """The part of a lease in which nothing is sent any more: a late process must find its lease still running elsewhere."""
@@ -125,9 +126,9 @@ class Boot:
             self.put_limits()
         seen_sequence = self._seen_sequence(now_s - VOUCH_S)
         profiles = tuple(self._profiles(now_s)) if len(self.owners) > 1 else ()
-        unvouched = self._unvouched(now_s)
+        unvouched_now = unvouched(self._desk, now_s - VOUCH_S)
         posting = self._desk.recovers and bool(self._desk.untold or self._desk.untold_sessions)
-        self._desk.command(Heartbeat(self._desk.owner, self._beat, seen_sequence, unvouched, profiles, posting))
+        self._desk.command(Heartbeat(self._desk.owner, self._beat, seen_sequence, unvouched_now, profiles, posting))
         self._desk.tell([*tell_again(self._desk.untold_sessions, now_s)])
         if self._desk.untold:
             self._desk.tell(list(self.recovery.tell(self.wards, now_s)))
@@ -152,14 +153,6 @@ class Boot:
         while len(self._seen) > 1 and self._seen[1][0] <= before_s:
             self._seen.popleft()
         return self._seen[0][1] if self._seen and self._seen[0][0] <= before_s else 0
-
-    def _unvouched(self, now_s: float) -> tuple[str, ...]:
-        """Executions that may have ended without our knowing: unread, or their end is on the way to the ledger."""
-        return tuple(
-            name
-            for name, life in self._desk.runs.items()
-            if life.unread_until_s > now_s - VOUCH_S or (life.state in (LEAVING, SETTLING) and life.ask is not None)
-        )
 
     def put_limits(self) -> None:
         """Tell the ledger what every scope may hold: the policy's word, and the engines' where the policy says `auto`."""

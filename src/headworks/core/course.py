@@ -52,9 +52,8 @@ class Course:
         """The ledger has charged it: send it."""
         desk = self._desk
         life.admitted_s = life.sent_s = now_s
-        life.decision = decision
-        replica = life.replica
-        work, finish_by_s = life.work, life.request.finish_by_s
+        life.decision, life.decided = decision, decision.work
+        replica, work, finish_by_s = life.replica, life.work, life.request.finish_by_s
         watch_tokens = self._growth.watch_tokens(work, life.lane.pool.policy.growth_ahead_tokens)
         if life.reads and not watch_tokens and life.request.assembles:
             watch_tokens = max(1, work.output_tokens_max * work.sequences)  # only a stream shows when it has been read
@@ -88,7 +87,7 @@ class Course:
         if life is None or life.state != SENT:
             return None
         self._desk.move(life, "first_byte")
-        life.first_byte_s = now_s
+        life.begin(now_s)
         replica, closes = life.replica, False
         if replica is not None:
             if not replica.breaker.is_closed:
@@ -146,6 +145,7 @@ class Course:
         life = self._desk.runs.get(event.execution)
         if life is not None:
             life.unread_until_s = INFINITE_S if event.paused else now_s
+            self._desk.unread[event.execution] = life
             if event.paused and life.state == RUNNING:
                 self._growth.unread(life, now_s)
 

@@ -71,7 +71,6 @@ class Desk:
         self._cached_ratios: dict[tuple[str, str, str], float] = {}
         """What lanes before the last reload had found; bounded by the lanes of known tenants."""
         self._seed = seed
-        self._blocks = 0
         self._ids: list[str] = []
         self._effects: list[Effect] = []
         self._commands: list[Command] = []
@@ -83,13 +82,14 @@ class Desk:
         """By their numbers among the timers."""
         self._timer_count = 0
         self._timers_max = TIMERS_SPARE
-        self._asks: dict[str, Life] = {}
+        self.asks: dict[str, Life] = {}
         """Execution → life, whose ask has not been answered, or not for long: those asked first stand first."""
+        self.unread: dict[str, Life] = {}
+        """Executions whose answers are not read now, or were not a moment ago (`core/vouching.py`)."""
         self._growths: dict[str, Life] = {}
         """The same of asks for more."""
-        self._woken_at_s = INFINITE_S
-        self._wake_s = INFINITE_S
-        self._alarms = 0
+        self._woken_at_s = self._wake_s = INFINITE_S
+        self._alarms = self._blocks = 0
 
     def change_policy(self, policy: Policy, now_s: float) -> None:
         """The new policy for everything from here on. What runs keeps its charges; measurements are kept."""
@@ -171,8 +171,8 @@ class Desk:
         self._commands.append(command)
         life.ask_late_s = late_s = now_s + self.policy.ask_late_s
         name = life.execution.id or life.claim
-        self._asks.pop(name, None)
-        self._asks[name] = life
+        self.asks.pop(name, None)
+        self.asks[name] = life
         if late_s < self._wake_s:
             self._wake_s = late_s
 
@@ -191,15 +191,15 @@ class Desk:
         life.ask = command
         self._riders[command.execution] = command
         life.ask_late_s = late_s = now_s + self.policy.ask_late_s
-        self._asks.pop(command.execution, None)
-        self._asks[command.execution] = life
+        self.asks.pop(command.execution, None)
+        self.asks[command.execution] = life
         if late_s < self._wake_s:
             self._wake_s = late_s
 
     def heard(self, life: Life) -> None:
         """What was asked has been answered."""
         life.ask = None
-        self._asks.pop(life.execution.id or life.claim, None)
+        self.asks.pop(life.execution.id or life.claim, None)
 
     def drop_rider(self, life: Life) -> None:
         """What rode along and has not left yet need not be asked any more."""
@@ -383,8 +383,8 @@ class Desk:
             del self._growths[execution]
             if life.growing is not None and life.state == RUNNING:
                 self.ask_growth(life, life.growing, now_s)
-        for execution, life in list(takewhile(lambda entry: entry[1].ask_late_s <= now_s, self._asks.items())):
-            del self._asks[execution]
+        for execution, life in list(takewhile(lambda entry: entry[1].ask_late_s <= now_s, self.asks.items())):
+            del self.asks[execution]
             command = life.ask
             if command is None:
                 continue
@@ -395,6 +395,6 @@ class Desk:
                 self.ask(life, command, now_s)
         for life in islice(self._growths.values(), 1):
             self.wake(life.growing_late_s)
-        for life in islice(self._asks.values(), 1):
+        for life in islice(self.asks.values(), 1):
             self.wake(life.ask_late_s)
         return expired

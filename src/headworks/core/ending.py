@@ -95,7 +95,7 @@ def outcome_record(life: Life, outcome: str, now_s: float) -> Outcome:
         now_s - life.leaving_s if life.leaving_s is not None else None,
         outcome == "completed" and not life.cut and missed is None,  # what we cut ends well, but where we ended it
         life.forecast.ttft_s,
-        life.work.tokens - life.decision.work.tokens if life.growths and life.decision is not None else 0,
+        life.work.tokens - life.decided.tokens if life.growths and life.decided is not None else 0,
         life.growths,
         life.growths_refused,
         "over_budget" if life.end_reason == metering.RETRIES else life.retry_kind,

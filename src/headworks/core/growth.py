@@ -186,15 +186,15 @@ class Growth:
         """Learn from its end; of one told to stop, only that it would have been longer, unless that is known already."""
         if life.state == LEAVING:
             self.cut(life, 0 if life.output_tokens else usage.output_tokens)
-        elif life.decision is not None:
+        elif life.decided is not None:
             quantile = life.lane.pool.policy.quantile
-            self._desk.decider.estimator.observe(life.request, usage, life.decision.work, quantile)
+            self._desk.decider.estimator.observe(life.request, usage, life.decided, quantile)
 
     def cut(self, life: Life, output_tokens: int) -> None:
         """Nobody wants it any more, so many tokens long."""
-        if life.decision is not None:
+        if life.decided is not None:
             quantile = life.lane.pool.policy.quantile
-            self._desk.decider.estimator.observe_cut(life.request, output_tokens, life.decision.work, quantile)
+            self._desk.decider.estimator.observe_cut(life.request, output_tokens, life.decided, quantile)
 
     def _give_up(self, life: Life, now_s: float) -> None:
         short = life.shortfall

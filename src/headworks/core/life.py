@@ -95,7 +95,7 @@ class Life:
 
     # fmt: off
     __slots__ = (
-        "admitted_s", "ahead_tokens", "ask", "ask_late_s", "assembled", "batch", "blocked_by", "claim", "cut", "decision",
+        "admitted_s", "ahead_tokens", "ask", "ask_late_s", "assembled", "batch", "blocked_by", "claim", "cut", "decided", "decision",
         "drawn", "end_reason", "evidence", "execution", "failed", "first_byte_s", "forecast", "growing", "growing_late_s",
         "growth_refused", "growths", "growths_refused", "is_held", "lacks", "lane", "leaving_s", "marks", "number",
         "opening_tokens", "output_tokens", "preempts", "quota", "reading_tokens", "reads", "replica", "reported", "request",
@@ -113,6 +113,9 @@ class Life:
     replica: Replica | None
     """Where it was asked for."""
     decision: Decision | None
+    """The last, until its answer streams: from then on nothing else can become of it, and it holds no more of what it was."""
+    decided: Work | None
+    """What it was taken for when it was sent; its work may have grown since."""
     ask: Command | None
     """The command whose answer is awaited; asked again, the same, until it comes."""
     blocked_by: str
@@ -201,6 +204,7 @@ class Life:
         self.state = QUEUED
         self.start_by_s = request.start_by_s
         self.execution = NOWHERE
+        self.decided: Work | None = None
         self.variant = self.replica = self.decision = self.ask = self.sharers = self.growing = self.shortfall = self.quota = (
             self.usage
         ) = None
@@ -226,6 +230,12 @@ class Life:
     def streamed(self) -> bool:
         """Its first token and its progress can be seen."""
         return self.request.stream or self.assembled
+
+    def begin(self, now_s: float) -> None:
+        """Its first byte came. A stream cannot be sent again from here on, so what led to it is let go of."""
+        self.first_byte_s = now_s
+        if self.request.stream:
+            self.decision, self.rows = None, []
 
     def mark(self, now_s: float, output_tokens: int) -> None:
         """It has come so far, or (no tokens) it may go on."""

@@ -21,7 +21,8 @@ from headworks.engines.endpoint import Endpoint
 from headworks.engines.outbox import Outbox
 from headworks.engines.response import FRAME_BYTES_MAX, FRAME_HEADS, AnswerReader, BrokenAnswer
 
-CONNECTIONS_MAX = 4_096
+CONNECTIONS_MAX = 10_000
+"""As many as clients may have: with fewer, what was admitted would find no way to its engine."""
 CONNECT_S_MAX = 3.0
 IDLE_S_MAX = 4.0
 """Engines' servers close idle connections after 5 s; a request must not be on its way when they do."""

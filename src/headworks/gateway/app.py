@@ -6,7 +6,6 @@ Read this first: it is the whole list of what there is. A path picks a dialect i
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import os
 import secrets
@@ -27,6 +26,7 @@ from headworks.gateway import clock, inherited, parts, stores
 from headworks.gateway.accounts import WORKER, Accounts, Records
 from headworks.gateway.admin import admin_app
 from headworks.gateway.admin_server import admin_server, admin_socket
+from headworks.gateway.collector import collect_rarely
 from headworks.gateway.compute_watch import watches
 from headworks.gateway.counting import Counting
 from headworks.gateway.dialects.base import Limits
@@ -54,10 +54,6 @@ log = logging.getLogger("headworks.gateway")
 
 STORE_PATIENCE_S = 2.0
 """How long a start waits for a shared ledger to say which keys there are."""
-GC_THRESHOLDS = 20_000, 50, 1_000
-"""What is made for a request is freed by counting; the collector only looks for the rare cycle. What is remembered for a while
-it looks at once, while the processor still has it at hand: of ten times as many objects each would cost five times as much,
-and the loop would stand still for 40 ms."""
 
 
 class App:
@@ -148,9 +144,7 @@ class App:
         listening = at_hand[0] if at_hand else admin_socket(admin.host, admin.port)
         self.admin_address = listening.getsockname()
         self._admin_task = asyncio.create_task(self._admin.serve(sockets=[listening]))
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(*GC_THRESHOLDS)
+        collect_rarely()
 
     async def _listen(self, handed: list[socket.socket]) -> Any:
         """On the public port: on sockets that were handed over, alone, or beside the other workers of this host."""

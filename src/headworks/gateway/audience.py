@@ -71,16 +71,23 @@ _UNSHARED = _Unshared()
 class _Member:
     """One client in the audience."""
 
-    __slots__ = ("audience", "client", "ended", "headers", "ids", "slow")
+    __slots__ = ("audience", "begun", "client", "ended", "headers", "ids", "slow")
 
     def __init__(
-        self, audience: Audience, client: Client, ids: Ids, headers: Headers | bytes, ended: Callable[[], None]
+        self,
+        audience: Audience,
+        client: Client,
+        ids: Ids,
+        headers: Headers | bytes,
+        ended: Callable[[], None],
+        begun: Callable[[], None] | None,
     ) -> None:
         self.audience = audience
         self.client = client
         self.ids = ids
         self.headers = headers
         self.ended = ended
+        self.begun = begun
         self.slow = False
 
     def fall_behind(self) -> None:
@@ -137,11 +144,19 @@ class Audience:
 
     # who listens
 
-    def join(self, client: Client, ids: Ids, headers: Headers | bytes, ended: Callable[[], None]) -> bool:
+    def join(
+        self,
+        client: Client,
+        ids: Ids,
+        headers: Headers | bytes,
+        ended: Callable[[], None],
+        begun: Callable[[], None] | None = None,
+    ) -> bool:
         """Take a client in and give it what there was so far. False: that was not kept, so it cannot share this answer.
 
         `headers` are those of this client (`reply.own_headers` or `own_lines`): its ids, its wait, its tenant's limits.
-        `ended` is called once when its answer is complete or has failed; a client that leaves before is not told so.
+        `ended` is called once when its answer is complete or has failed; a client that leaves before is not told so. `begun`
+        is called when the head of a stream has gone out: from then on nothing else can answer it.
         """
         if self.failed or (self.started and self._kept is None):
             return False
@@ -153,7 +168,7 @@ class Audience:
             client.finish()
             ended()
             return True
-        member = _Member(self, client, ids, headers, ended)
+        member = _Member(self, client, ids, headers, ended, begun)
         self._members.append(member)
         client.read_by(member)
         return True
@@ -236,6 +251,8 @@ class Audience:
         self._status, self._engine_headers = status, engine_headers
         for member in tuple(self._members):  # who is cut off for being too slow leaves in the middle of this
             member.client.start(status, self._head(member.headers), None)
+            if member.begun is not None:
+                member.begun()
 
     def send(self, raw: bytes | None, payload: bytes) -> None:
         """Some of a streamed answer; `raw` is the same in whole chunked frames."""

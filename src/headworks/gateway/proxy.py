@@ -326,7 +326,7 @@ class Proxy:
             lines += b"Headworks-Degraded: %b\r\n" % degraded.encode("latin-1", "replace")
         if call.audience is audience:  # since an earlier attempt
             audience.tell(call.exchange, lines)
-        elif not audience.join(call.exchange, call.ids, lines, call.ended):
+        elif not audience.join(call.exchange, call.ids, lines, call.ended, call.parsed.let_go if call.parsed.stream else None):
             return False
         call.audience = audience
         return True

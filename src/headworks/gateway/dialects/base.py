@@ -187,6 +187,10 @@ def _refuse_repeated(route: Route[AskedFields], body: bytes, raws: dict[str, msg
             raise invalid(f"{name} is given twice.", name)
 
 
+_SENT = msgspec.Struct()
+"""In place of what a request asked that has been sent for good."""
+
+
 @dataclass(slots=True)
 class Parsed:
     """What a request asks for, and the body it becomes. `prompt_bytes` and `prompt_tokens` are those of one sequence."""
@@ -224,6 +228,10 @@ class Parsed:
     """`min_tokens` as it was given."""
     parts: Parts = NO_PARTS
     """Images and audio; what is said of its prompt above is said of its text."""
+
+    def let_go(self) -> None:
+        """It will not be sent again: what it asked is not needed any more, and a long prompt is most of what a stream holds."""
+        self.asked, self.raws, self.forwarded = _SENT, {}, b""
 
     def build(self, output_tokens_max: int, salt: bytes | None, streamed: bool = False) -> bytes:
         """The body we send: what the client gave, each field once, and what we decide ourselves.

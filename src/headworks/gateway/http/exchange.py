@@ -157,8 +157,8 @@ class Exchange:
         self._begin(status, headers, framing, connection.server.clock_s(), b"")
         if not self.gone_reason:
             self.chunked = chunked
-            self._left_bytes = length
-            self._open = has_body
+            self._left_bytes, self._open = length, has_body
+            self.body_ready = None  # an answer that has begun asks nothing more
 
     def _begin(self, status: int, headers: Headers | bytes, framing: bytes, now_s: float, body: bytes) -> None:
         """Writes the head, by which the connection's fate is settled. `framing`: its last lines, the empty one included."""
