@@ -100,3 +100,17 @@ def test_K02_a_full_sglang_is_overload_and_no_failure(stream: bool) -> None:
             assert (s.outcome("k1")["outcome"], s.outcome("k1")["evidence"]) == ("completed", "E1")
 
     run("uvloop", steps())
+
+
+def test_D4_a_model_that_an_engine_may_yet_say_it_serves_is_not_told_to_be_missing() -> None:
+    """404 is for good: SDKs give up. An engine that has said nothing yet may serve it, and 503 says to come back."""
+
+    async def steps() -> None:
+        async with scene(replica={"url": "http://127.0.0.1:1"}, settle=False) as s:
+            answer = await s.ask(chat())
+            assert (answer.status, answer.code) == (503, "no_replica")
+        async with scene() as s:
+            answer = await s.ask(chat(model="nowhere"))
+            assert (answer.status, answer.code) == (404, "model_not_found")
+
+    run("uvloop", steps())

@@ -45,14 +45,14 @@ def command(sockets: list[socket.socket], names: str, config: Path) -> list[str]
     return [sys.executable, "-c", HAND_OVER, str(len(sockets)), numbers, names, *serve]
 
 
-def configured(folder: Path, listen: int, admin: int) -> Path:
+def configured(folder: Path, listen: int, admin: int, engine: str = "http://127.0.0.1:1") -> Path:
     config = folder / "headworks.yaml"
     text = {
         "server": {"listen": f"127.0.0.1:{listen}", "admin": f"127.0.0.1:{admin}"},
         "ledger": {"url": "memory:"},
         "log": {"decisions": None},
         "usage": {"path": None},
-        "pools": {"p": {"models": ["tiny"], "replicas": [{"url": "http://127.0.0.1:1", "engine": "vllm"}]}},
+        "pools": {"p": {"models": ["tiny"], "replicas": [{"url": engine, "engine": "vllm"}]}},
     }
     config.write_text(json.dumps(text))
     return config
@@ -65,9 +65,23 @@ def high(one: socket.socket) -> socket.socket:
     return socket.socket(fileno=fcntl.fcntl(one.fileno(), fcntl.F_DUPFD, 20))
 
 
-def test_H4_a_gateway_serves_on_sockets_that_outlive_it(tmp_path: Path, sockets: list[socket.socket]) -> None:
+@pytest.fixture
+def engine() -> Iterator[str]:
+    child = subprocess.Popen(
+        [sys.executable, "-m", "headworks.testing.fake_engine", "--preset", "vllm_cpu_tiny", "--port", "0"],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )
+    assert child.stdout is not None
+    yield child.stdout.readline().removeprefix("listening on ").strip()
+    child.kill()
+    child.communicate(timeout=5)
+
+
+def test_H4_a_gateway_serves_on_sockets_that_outlive_it(tmp_path: Path, sockets: list[socket.socket], engine: str) -> None:
     public, admin = (high(one) for one in sockets)
-    config = configured(tmp_path, public.getsockname()[1], admin.getsockname()[1])
+    config = configured(tmp_path, public.getsockname()[1], admin.getsockname()[1], engine)
     url = f"http://127.0.0.1:{public.getsockname()[1]}/v1/models"
     with public, admin:
         for life in range(2):

@@ -95,8 +95,9 @@ class Life:
 
     # fmt: off
     __slots__ = (
-        "admitted_s", "ahead_tokens", "ask", "ask_late_s", "assembled", "batch", "blocked_by", "claim", "cut", "decided", "decision",
-        "drawn", "end_reason", "evidence", "execution", "failed", "first_byte_s", "forecast", "growing", "growing_late_s",
+        "admitted_s", "ahead_tokens", "ask", "ask_late_s", "assembled", "batch", "blocked_by", "claim", "cut", "decided",
+        "decision", "drawn", "end_reason", "evidence", "execution", "failed", "first_byte_s", "forecast", "growing",
+        "growing_late_s",
         "growth_refused", "growths", "growths_refused", "is_held", "lacks", "lane", "leaving_s", "marks", "number",
         "opening_tokens", "output_tokens", "preempts", "quota", "reading_tokens", "reads", "replica", "reported", "request",
         "retry_kind", "rows", "sent_s", "sharers", "shortfall", "spare_tokens", "start_by_s", "state", "subscribers", "timed_s",

@@ -54,6 +54,9 @@ log = logging.getLogger("headworks.gateway")
 
 STORE_PATIENCE_S = 2.0
 """How long a start waits for a shared ledger to say which keys there are."""
+READY_S_MAX = 10.0
+CONNECTED_S = 0.5
+"""For the request of a client that had connected when a socket that lives on was given up."""
 
 
 class App:
@@ -63,7 +66,7 @@ class App:
     admin_address: Any = None
     """Where both ports are, once they listen."""
     _admin_task: asyncio.Task[None] | None = None
-    _draining = False
+    _draining = _handed = False
 
     def __init__(self, policy: Policy, settings: Settings, *, name: str = "gateway") -> None:
         boot = secrets.token_hex(8)
@@ -138,18 +141,27 @@ class App:
         if self.certificates is not None:
             self.certificates.start()
         handed = inherited.inherited(os.environ)
-        self.address = await self._listen(handed.get(inherited.PUBLIC, []))
         admin = self.settings.admin
         at_hand = inherited.checked(handed.get(inherited.ADMIN, []), "admin", admin)
+        public = inherited.checked(handed.get(inherited.PUBLIC, []), "listen", self.settings.listen)
         listening = at_hand[0] if at_hand else admin_socket(admin.host, admin.port)
         self.admin_address = listening.getsockname()
         self._admin_task = asyncio.create_task(self._admin.serve(sockets=[listening]))
+        self._handed = bool(public)
+        if public:
+            await self._ready(READY_S_MAX)
+        self.address = await self._listen(public)
         collect_rarely()
 
-    async def _listen(self, handed: list[socket.socket]) -> Any:
+    async def _ready(self, within_s: float) -> None:
+        """Until it takes work, or so long: clients wait in the backlog of what was handed over, or another takes them."""
+        until_s = clock.now_s() + within_s
+        while self.obstacles() and clock.now_s() < until_s:  # noqa: ASYNC110 (looks at what others change, each in its time)
+            await asyncio.sleep(0.02)
+
+    async def _listen(self, sockets: list[socket.socket]) -> Any:
         """On the public port: on sockets that were handed over, alone, or beside the other workers of this host."""
         listen = self.settings.listen
-        sockets = inherited.checked(handed, "listen", listen)
         for one in sockets:
             set_options(one, shared=False)
         if not sockets:
@@ -158,8 +170,15 @@ class App:
         return names[0]
 
     async def stop(self) -> None:
-        """Drain, cut what is left at the limit, settle the ledger. Until the port closes, arrivals are told `draining`."""
+        """Drain, cut what is left at the limit, settle the ledger. Until the port closes, arrivals are told `draining`.
+
+        Where sockets were handed over, another process or the next life of this one is there for whoever connects from now on.
+        """
         self._draining = True
+        if self._handed:
+            self.server.stop_listening()
+            await asyncio.sleep(CONNECTED_S)
+            self.server.stop_accepting()
         await self.runner.drain(self.settings.drain_s)
         await self.server.close(1.0)
         await self.runner.close()

@@ -43,6 +43,7 @@ class Models:
             for model in pool.models or [model for models in served for model in models]:
                 pools.setdefault(model, name)
         self._pools = pools
+        self._untold = next((name for name, pool in self._policy.pools.items() if self._is_untold(pool)), None)
         known = [
             self._found[one.name]
             for pool in self._policy.pools.values()
@@ -53,6 +54,10 @@ class Models:
         contexts = [capacity.context_tokens for capacity in known if capacity.context_tokens]
         self.context_tokens = max(contexts, default=None)
         self._routes = {name: _common_routes(self._told(pool)) for name, pool in self._policy.pools.items()}
+
+    def _is_untold(self, pool: PoolPolicy) -> bool:
+        """Its engines would say what it serves, and none has: whoever asks for a model nobody knows may mean one of its."""
+        return pool.spill is None and not pool.models and not any(one.name in self._found for one in pool.replicas)
 
     def _told(self, pool: PoolPolicy) -> list[tuple[str, ...]]:
         return [self._found[one.name].routes for one in pool.replicas if one.name in self._found]
@@ -79,7 +84,7 @@ class Models:
             return None
         if identity.models is not None and model not in identity.models:
             return None
-        return self._pools.get(model) if policy.models is None or model in policy.models else None
+        return self._pools.get(model, self._untold) if policy.models is None or model in policy.models else None
 
     def pools(self, identity: Identity) -> dict[str, str]:
         """The pools this key may use, each with a model of it."""

@@ -95,15 +95,18 @@ class Server:
             self._listeners.append(Listener(listening, self.limits, lambda peer: Connection(self, peer), self._let_in))
         return [listening.getsockname() for listening in sockets]
 
-    def stop_accepting(self) -> None:
-        """Closes the listening sockets and idle connections; what is being served is answered, and then closed."""
-        self.draining = True
+    def stop_listening(self) -> None:
+        """Closes the listening sockets; who is connected may go on."""
         for listener in self._listeners:
             listener.close()
         for path in self._paths:
             path.unlink(missing_ok=True)
-        self._listeners.clear()
-        self._paths.clear()
+        self._listeners, self._paths = [], []
+
+    def stop_accepting(self) -> None:
+        """Closes the listening sockets and idle connections; what is being served is answered, and then closed."""
+        self.draining = True
+        self.stop_listening()
         for connection in list(self.connections):
             connection.drain()
 
