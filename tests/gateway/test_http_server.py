@@ -42,26 +42,6 @@ def test_F11_no_place_is_said_and_a_place_comes_free(limit: str, loop: str) -> N
 
 
 @BOTH
-def test_H3_unix_socket_takes_over_a_dead_path_and_leaves_none(tmp_path: Path, loop: str) -> None:
-    path = str(tmp_path / "edge.sock")
-    with socket.socket(socket.AF_UNIX) as dead:
-        dead.bind(path)
-
-    async def steps() -> None:
-        async with port(listen={"path": path}, connections_per_address_max=1) as edge:
-            assert edge.address == path
-            with pytest.raises(OSError, match="use"):
-                await edge.server.start(path=path)
-            first = await edge.connect()
-            await until(lambda: len(edge.server.connections) == 1)
-            assert (await edge.ask(post())).json()["peer"] == "unix"
-            first.close()
-
-    run(loop, steps())
-    assert list(tmp_path.iterdir()) == []
-
-
-@BOTH
 def test_H3_all_addresses_share_a_port_and_peers_read_as_they_are(loop: str) -> None:
     async def steps() -> None:
         async with port(listen={"host": "*"}) as edge:

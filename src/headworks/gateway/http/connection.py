@@ -284,7 +284,7 @@ class Connection:
             self._linger("unread_body")
 
     def break_off(self, reset: bool) -> None:
-        if reset and self.peer != "unix":
+        if reset:
             reset_on_close(self._transport.get_extra_info("socket"))
         self.end("broken")
 

@@ -34,7 +34,7 @@ class EdgeLimits:
     """Read and dropped after an answer that came before the end of the request."""
     connections_max: int = 10_000
     connections_per_address_max: int = 5_000
-    """Half of all, so that one address never holds every place; a proxy in front is one address. Unix peers have none."""
+    """Half of all, so that one address never holds every place; a proxy in front is one address."""
     descriptors_max: int = 1 << 30
     """A connection with this descriptor or a higher one is not taken: they are numbered from below, and engines need some."""
     backlog: int = 1_024

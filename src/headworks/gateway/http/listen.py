@@ -1,4 +1,4 @@
-"""Listening sockets: every address of a host, or a Unix path, with options that accepted connections inherit.
+"""Listening sockets: every address of a host, with options that accepted connections inherit.
 
 Options are set here once, not once a connection: no delay, and probes that notice a vanished peer. Accepting is ours as well:
 uvloop takes one connection at a turn, so that beside a busy loop the last of 32 new clients waited 2.6 s (2026-11-29)."""
@@ -9,10 +9,8 @@ import asyncio
 import contextlib
 import os
 import socket
-import stat
 import struct
 from collections.abc import Callable, Coroutine
-from pathlib import Path
 from typing import Any
 
 from headworks.gateway.http.limits import EdgeLimits
@@ -25,7 +23,7 @@ PAUSE_S = 0.1
 
 
 class Listener:
-    """Accepts from one socket. `make` makes a protocol for a peer: its address, or `unix`. `let_in`: over TLS."""
+    """Accepts from one socket. `make` makes a protocol for a peer: its address. `let_in`: over TLS."""
 
     def __init__(self, listening: socket.socket, limits: EdgeLimits, make: Callable[[str], Any], let_in: LetIn | None) -> None:
         self._listening, self._connection, self._descriptors_max = listening, make, limits.descriptors_max
@@ -67,8 +65,7 @@ class Listener:
             except OSError:
                 self._starve()
                 return
-            peer = address[0] if isinstance(address, tuple) else "unix"
-            task = self._loop.create_task(self._connect(accepted, peer))
+            task = self._loop.create_task(self._connect(accepted, address[0]))
             self._connecting.add(task)
             task.add_done_callback(self._connecting.discard)
 
@@ -125,21 +122,3 @@ def set_options(listening: socket.socket, shared: bool) -> None:
 def reset_on_close(accepted: socket.socket) -> None:
     """Its end will be a reset, which no peer can take for the end of an answer."""
     accepted.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-
-
-def listen_on_path(path: str) -> socket.socket:
-    """Takes over a path that nobody listens on any more; one that is in use, or is no socket, is an error."""
-    place = Path(path)
-    if place.exists() and stat.S_ISSOCK(place.stat().st_mode) and not _answers(path):
-        place.unlink()
-    with contextlib.ExitStack() as opened:
-        listening = opened.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
-        listening.bind(path)
-        opened.pop_all()
-    return listening
-
-
-def _answers(path: str) -> bool:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.settimeout(0.2)
-        return probe.connect_ex(path) == 0

@@ -11,7 +11,6 @@ import contextlib
 import socket
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from headworks.engines.outbox import Outbox
@@ -20,7 +19,7 @@ from headworks.gateway.http.connection import Connection
 from headworks.gateway.http.deadlines import DeadlineWheel
 from headworks.gateway.http.exchange import Exchange
 from headworks.gateway.http.limits import EdgeLimits, HttpError
-from headworks.gateway.http.listen import LetIn, Listener, listen_on_path, listen_on_port
+from headworks.gateway.http.listen import LetIn, Listener, listen_on_port
 
 Handler = Callable[[Exchange], Coroutine[Any, Any, None] | None]
 """A call, for what is answered or promised at once, and the rest of it as a coroutine where something has to be waited for."""
@@ -74,23 +73,14 @@ class Server:
         self._unread_paused: dict[Connection, None] = {}
         self._places: dict[str, int] = {}
         self._listeners: list[Listener] = []
-        self._paths: list[Path] = []
         self._emptied = asyncio.Event()
 
-    async def start(
-        self, host: str | None = None, port: int = 0, *, path: str | None = None, sock: socket.socket | None = None
-    ) -> list[Any]:
-        """Listens on a host's addresses (`*`: all, IPv4 and IPv6), on a Unix path, or on a socket that is bound already.
+    async def start(self, host: str | None = None, port: int = 0, *, sock: socket.socket | None = None) -> list[Any]:
+        """Listens on a host's addresses (`*`: all, IPv4 and IPv6), or on a socket that is bound already.
 
         Returns what `getsockname` says of each.
         """
-        if path is not None:
-            sockets = [listen_on_path(path)]
-            self._paths.append(Path(path))
-        elif sock is not None:
-            sockets = [sock]
-        else:
-            sockets = await listen_on_port(host or "127.0.0.1", port)
+        sockets = [sock] if sock is not None else await listen_on_port(host or "127.0.0.1", port)
         for listening in sockets:
             self._listeners.append(Listener(listening, self.limits, lambda peer: Connection(self, peer), self._let_in))
         return [listening.getsockname() for listening in sockets]
@@ -99,9 +89,7 @@ class Server:
         """Closes the listening sockets; who is connected may go on."""
         for listener in self._listeners:
             listener.close()
-        for path in self._paths:
-            path.unlink(missing_ok=True)
-        self._listeners, self._paths = [], []
+        self._listeners.clear()
 
     def stop_accepting(self) -> None:
         """Closes the listening sockets and idle connections; what is being served is answered, and then closed."""
@@ -139,7 +127,7 @@ class Server:
         if self.draining:  # It was accepted in the turn in which the port closed.
             return b""
         held = self._places.get(peer, 0)
-        if len(self.connections) >= limits.connections_max or (held >= limits.connections_per_address_max and peer != "unix"):
+        if len(self.connections) >= limits.connections_max or (held >= limits.connections_per_address_max):
             self.counters.refused += 1
             message = "There are too many connections; close idle ones or come back later."
             return self.last_answer(HttpError(503, "gateway_overloaded", message))
