@@ -132,6 +132,8 @@ async def _active(order: Order, ward: Ward, report: Report, seen: Watched, measu
     for how, times in {"half": order.times, **TIMES}.items():
         tell(f"leaving {times} requests: {NAMES[how]}")
         rounds = await rounds_of(ward, measured, how, times)
+        if how == "half":
+            measured.stops = rounds.stopped
         add(_judged(ward, stop_finding(rounds, how), rounds, how))
     if order.streams and not any(finding.outcome == BROKEN for finding in report.findings):
         tell(f"{order.streams} streams at once, then leaving them all")
@@ -159,7 +161,7 @@ def evidence_of(report: Report, measured: Measured) -> tuple[str, ...]:
     holds = {
         "E1": measured.answers_whole,
         "E3a": stops and held("clock"),
-        "E3b": stops and measured.gauges_follow is True,
+        "E3b": measured.stops and measured.gauges_follow is True,
         "E4": held("incarnation"),
     }
     return tuple(level for level in report.found.evidence if holds.get(level, False))

@@ -33,6 +33,8 @@ class Measured:
         self.read_tokens = 0
         self.gauges_follow: bool | None = None
         """The load was seen while something ran; None: it shows no load."""
+        self.stops = False
+        """What was left half-way stopped, every time, by the gauges."""
         self.clock_moves: bool | None = None
         self.step_s: float | None = None
         """The longest step that was seen: a part of a long prompt, or all of it."""

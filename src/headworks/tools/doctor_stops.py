@@ -44,6 +44,9 @@ class Left:
     """So long would it have gone on."""
     gone_s: float | None = None
     """Until the gauges showed nothing any more."""
+    kv_before_ratio: float | None = None
+    kv_after_ratio: float | None = None
+    """What its memory showed before it began, and when it was gone."""
     over: str = ""
     over_s: float | None = None
     """Until its server let the connection go."""
@@ -102,6 +105,7 @@ async def _left(ward: Ward, tpot_s: float, how: str) -> Left | None:
     natural_s = LEFT_ANSWER_S * (3.0 if quiet else 1.0)
     room = max(LEFT_TOKENS_MIN, int(ward.context_tokens * 0.9) - 64)
     tokens = min(LEFT_TOKENS_MAX, room, max(LEFT_TOKENS_MIN, int(natural_s / tpot_s)))
+    kv_before_ratio = (await ward.engine.sample()).kv_used_ratio
     sent = ward.start(tokens, stream=how != "body", through_adapter=how == "half")
     if how == "body":
         begun = await ward.until_load(lambda inside: inside > 0, FIRST_TOKEN_S_MAX)
@@ -111,7 +115,9 @@ async def _left(ward: Ward, tpot_s: float, how: str) -> Left | None:
         await sent.heard.until(lambda heard: heard.first_s is not None or bool(heard.over), FIRST_TOKEN_S_MAX)
         if sent.heard.first_s is None or await ward.until_load(lambda inside: inside > 0, 1.0) is None:
             return None
-    return await _watched(ward, sent, Left(how, tokens * tpot_s), QUIET_LOOK_S if quiet else 0.005)
+    return await _watched(
+        ward, sent, Left(how, tokens * tpot_s, kv_before_ratio=kv_before_ratio), QUIET_LOOK_S if quiet else 0.005
+    )
 
 
 async def _watched(ward: Ward, sent: Sent, left: Left, every_s: float) -> Left:
@@ -124,7 +130,7 @@ async def _watched(ward: Ward, sent: Sent, left: Left, every_s: float) -> Left:
         is_closed = sent.heard.over == "closed"
         sample = await ward.engine.sample()
         if load_of(sample) == 0:
-            left.gone_s = time.monotonic() - begun_s
+            left.gone_s, left.kv_after_ratio = time.monotonic() - begun_s, sample.kv_used_ratio
             break
         if sample.iterations is not None and before is not None:
             left.steps_while_inside = sum(sample.iterations) - sum(before)
@@ -146,7 +152,7 @@ def stop_finding(rounds: Rounds, how: str) -> Finding:
         return Finding(name, UNKNOWN, f"not tried: {rounds.unsaid}")
     gone_s = sorted(left.gone_s for left in rounds.lefts if left.gone_s is not None)
     tried = len(rounds.lefts)
-    figures: dict[str, float | int | str | None] = {"tried": tried, "stopped": len(gone_s)}
+    figures: dict[str, float | int | str | None] = {"tried": tried, "stopped": len(gone_s), **_memory(rounds)}
     if rounds.clock_lied:
         last = max(rounds.lefts, key=lambda left: left.steps_after_close or 0)
         saw = f"{BROKEN_WORDS}: the connection was closed, {last.steps_after_close} steps followed, and it was still inside"
@@ -164,6 +170,16 @@ def stop_finding(rounds: Rounds, how: str) -> Finding:
     saw = f"{BROKEN_WORDS}: {noticed}{last.patience_s:.1f} s after the client had gone its request was still inside"
     mend = "until that is mended serve it as `engine: openai`, `evidence_min: E1`: answers that were left are read to their end"
     return Finding(name, BROKEN, saw, mend if how == "half" else "", figures)
+
+
+def _memory(rounds: Rounds) -> dict[str, float | int | str | None]:
+    """The most that memory showed beyond what it had shown before, once a request was gone."""
+    kept = [
+        left.kv_after_ratio - left.kv_before_ratio
+        for left in rounds.lefts
+        if left.kv_after_ratio is not None and left.kv_before_ratio is not None
+    ]
+    return {"kv_kept_max_ratio": max(0.0, *kept)} if kept else {}
 
 
 async def crowd_findings(ward: Ward, streams: int, flags: list[Flag]) -> list[Finding]:
