@@ -48,6 +48,7 @@ VERBS: tuple[Verb, ...] = (
     Verb("calibrate", "Know", "Measure what a live engine can do, and write limits at 0.8 of it."),
     Verb("check", "Know", "Read a configuration file: every problem, or what will be enforced."),
     Verb("doctor", "Know", "Examine a live engine: does what is left really stop, and which flags to set."),
+    Verb("validate", "Know", "Fill in the overload and failure policy of a configuration, measured on its engine."),
     Verb("schema", "Know", "Print the JSON Schema of the configuration file, for editors."),
     Verb("explain", "Ask", "Tell the story of one request: what was compared with what, and what would have helped."),
     Verb("sim", "Ask", "Run a scenario in virtual time on the same core, and hold it to what it expects."),

@@ -220,4 +220,6 @@ VLLM_LABELS = (  # the first one has advice of its own
     ("num_gpu_blocks", "num_gpu_blocks"),
     ("--gpu-memory-utilization", "gpu_memory_utilization"),
     ("--kv-cache-dtype", "cache_dtype"),
+    ("kv_cache_memory_bytes", "kv_cache_memory_bytes"),
+    ("kv_cache_size_tokens", "kv_cache_size_tokens"),
 )
