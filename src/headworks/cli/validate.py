@@ -1,6 +1,6 @@
-"""`headworks validate`: the one-page overload and failure policy of a configuration, every blank filled in or said why not (F5).
+"""`headworks validate`: the one-page overload and failure policy of a configuration, every blank filled in, or why not (F5).
 
-The first replica of the pool is examined as `headworks doctor` would, measured as `headworks calibrate` would, and then offered a
+The first replica of the pool is examined as `headworks doctor` would, measured as `headworks calibrate` would, then offered a
 small load through a gateway of this very file that is started for it, on ports and with a ledger of its own. It gives the
 engine all it can bear for a minute or so: an engine that others use is not measured.
 """

@@ -150,10 +150,11 @@ def _capacity(facts: Facts) -> Sheet:
     sheet.known("Single-replica μ", full.requests_per_s, SECOND, MEASURED, how, "below λ base ÷ replicas: more replicas")
     together = f"{facts.replicas} × what was measured on the first"
     sheet.known("Aggregate μ", facts.replicas * full.requests_per_s, SECOND, MEASURED, together, "replicas that are not alike")
-    last_per_s = measured.rates[-1].requests_per_s if measured.rates else None
+    last = measured.rates[-1]
+    tried = f"{last.requests_per_s:.2f}/s: {last.on_time_ratio:.0%} of {last.offered} in time"
     kept = f"highest rate that was tried at which 99 % had a first token within {measured.ttft_slo_s:g} s"
     if measured.saturation_per_s is None:
-        sheet.unknown("Saturation under SLO", SECOND, f"not even at the lowest rate that was tried ({last_per_s:.2f}/s)")
+        sheet.unknown("Saturation under SLO", SECOND, f"not even at the lowest rate that was tried ({tried})")
     else:
         sheet.known("Saturation under SLO", measured.saturation_per_s, SECOND, MEASURED, kept, "limits are 0.8 of it")
     if facts.traffic is not None:

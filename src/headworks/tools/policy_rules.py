@@ -62,10 +62,20 @@ def _checks(facts: Facts) -> Sheet:
     for name, tenant in list(facts.policy.tenants.items())[:20]:
         where = f"tenants.{name}.rate"
         _rates(sheet, f"1. Token bucket of {name}", tenant.rate, where)
-    limits = (("tokens reserved at once", pool.active_tokens_max), ("sequences at once", pool.active_requests_max))
-    for what, limit in limits:
-        source, how = (CONFIG, f"pools.{facts.pool}") if limit else (ENGINE, "auto: as the engine says, or found while it runs")
-        sheet.known(f"Most {what}", limit or "auto", "", source, how, "memory, and the promises on tokens")
+    found = None if facts.report is None else facts.report.found
+    for unit, limit, stated in (
+        ("tokens", pool.active_tokens_max, None if found is None else found.kv_tokens),
+        ("sequences", pool.active_requests_max, None if found is None else found.running_max),
+    ):
+        name, change = f"Most {unit} at once", "memory, and the promises on tokens"
+        if limit is not None:
+            sheet.known(name, limit, unit, CONFIG, f"pools.{facts.pool}", change)
+        elif stated is not None:
+            sheet.known(name, stated * facts.replicas, unit, ENGINE, "auto: as the engines say", change)
+        else:
+            sheet.unknown(
+                name, unit, "auto: no engine has stated it; it is found while it runs (headworks_limit_running)", change
+            )
     for name, section in facts.policy.classes.items():
         if section.ttft_slo_s is None:
             sheet.unknown(f"2. Predictive TTFT, class {name}", "s", "it promises no first token, so none is predicted for it")
@@ -93,8 +103,8 @@ def _rates(sheet: Sheet, name: str, rate: RatePolicy | None, where: str) -> None
         if per_s is None:
             sheet.known(f"{name}, {unit}", "no limit", "", CONFIG, f"{where} states none", "one tenant that crowds out others")
         else:
-            value = f"{per_s:g}/s, {size(per_s, burst):,} at once"
-            sheet.known(f"{name}, {unit}", value, unit, CONFIG, where, "what the tenant has paid for")
+            sheet.known(f"{name}, rate", per_s, f"{unit}/s", CONFIG, where, "what the tenant has paid for")
+            sheet.known(f"{name}, burst", size(per_s, burst), unit, CONFIG, where, "how unevenly it asks")
 
 
 def ingress_s(facts: Facts, section: ClassPolicy) -> tuple[float, str, str, str, str]:
@@ -136,7 +146,12 @@ def _fallback(facts: Facts) -> Sheet:
         sheet.unknown("1. Time to a refusal, p99", "s", why)
     else:
         sheet.known(
-            "1. Time to a refusal, p99", slowest, "s", MEASURED, "in the burst of this page", "above 0.02: the gateway lags"
+            "1. Time to a refusal, p99",
+            slowest,
+            "s",
+            MEASURED,
+            "in the burst; its wait in the queue included",
+            "above wait_s_max: the gateway lags",
         )
     steps = {step.action: step for step in section.on_pressure}
     for kinds, name in FALLBACKS:

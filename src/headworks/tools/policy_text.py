@@ -77,6 +77,8 @@ def value_text(field: Field) -> str:
             if value >= 2**20
             else text
         )
+    if unit == "s" and isinstance(value, float) and 0.0 < value < 0.1:
+        return f"{value * 1000:.4g} ms"
     if isinstance(value, float):
         digits = f"{value:,.4g}" if abs(value) < 1_000 else f"{value:,.0f}"
         return f"{digits} {unit}".strip()
@@ -120,7 +122,7 @@ def html(page: Page) -> str:
             [Cell(text, is_number=False) for text in (one.name, value_text(one), one.source, one.how, one.change)]
             for one in fields
         ]
-        parts.append(section(title, table(HEAD, rows)))
+        parts.append(f"<div class=prose>{section(title, table(HEAD, rows))}</div>")
     for title in dict.fromkeys(box.section for box in page.boxes):
         lines = [box for box in page.boxes if box.section == title]
         parts.append(section(title, *(paragraph(_box_text(box), KINDS[box.outcome]) for box in lines)))
