@@ -199,14 +199,15 @@ async def crowd_findings(ward: Ward, streams: int, flags: list[Flag]) -> list[Fi
 
 
 async def _settled(ward: Ward, crowd: list[Sent]) -> tuple[int, int, int]:
-    """The most that ran at once, how many waited for them at the end, and how many were inside or answered by then."""
+    """The most that ran at once, how many waited while so many did, and how many were inside or answered at the end."""
     running = waiting = began = 0
     begun_s = grown_s = time.monotonic()
     while time.monotonic() - begun_s < CROWD_S_MAX:
         sample = await ward.engine.sample()
-        waiting = sample.waiting or 0
         if (sample.running or 0) > running:
-            running, grown_s = sample.running or 0, time.monotonic()
+            running, waiting, grown_s = sample.running or 0, 0, time.monotonic()
+        if sample.running == running:
+            waiting = max(waiting, sample.waiting or 0)
         known = sum(1 for sent in crowd if sent.heard.over or sent.heard.first_s is not None)
         began = max(known, sum(1 for sent in crowd if sent.heard.over) + (load_of(sample) or 0))
         if known == len(crowd) or (waiting and began >= len(crowd) and time.monotonic() - grown_s > CROWD_SETTLED_S):
