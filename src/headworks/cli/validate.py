@@ -48,7 +48,7 @@ from headworks.tools.policy_text import Page, html, markdown, page_of, told
 from headworks.tools.policy_traffic import traffic_of
 
 VERB = "validate"
-KEY_VARIABLE = "HEADWORKS_VALIDATE_KEY"
+TENANT, KEY_VARIABLE = "headworks-validate", "HEADWORKS_VALIDATE_KEY"
 EXACT_KINDS = ("vllm", "sglang", "llamacpp")
 READY_S_MAX = 30.0
 TROUBLE_CHARACTERS_MAX = 400
@@ -62,8 +62,8 @@ class Chosen:
     policy: Policy
     pool: str
     service_class: str
-    tenant: str
-    """Who the small load is sent as; empty: the anonymous one."""
+    is_anonymous: bool
+    """There are no tenants: the small load needs no key."""
     url: str
     api_key: str | None
 
@@ -111,17 +111,8 @@ def _chosen(file: Path, pool: str | None, service_class: str) -> Chosen:
     if service_class not in policy.classes:
         could_not(f"--class {service_class}: {file} has {', '.join(policy.classes)}.", VERB)
     replica = next(one for one in settings.replicas if one.pool == name)
-    models = policy.pools[name].models
-    tenants = [
-        tenant.name
-        for tenant in policy.tenants.values()
-        if service_class in tenant.classes and (tenant.models is None or not models or set(models) & set(tenant.models))
-    ]
-    if not tenants:
-        could_not(f"no tenant of {file} may ask pool {name} in class {service_class}.", VERB)
-    tenant = "" if settings.is_anonymous else tenants[0]
     key = None if replica.api_key is None else replica.api_key.reveal()
-    return Chosen(config, policy, name, service_class, tenant, replica.url, key)
+    return Chosen(config, policy, name, service_class, settings.is_anonymous, replica.url, key)
 
 
 def _read(facts: Facts, model_config: Path | None, accelerator_gib: float | None) -> None:
@@ -212,7 +203,7 @@ def _gateway(chosen: Chosen, file: Path) -> Iterator[tuple[str, str | None]]:
             if not ready:
                 trouble.seek(0)
                 raise LoadError(f"a gateway with this file does not start: {trouble.read()[-TROUBLE_CHARACTERS_MAX:]}")
-            yield str(json.loads(first)["listening"]).removesuffix("/v1"), key if chosen.tenant else None
+            yield str(json.loads(first)["listening"]).removesuffix("/v1"), None if chosen.is_anonymous else key
         finally:
             child.terminate()
             try:
@@ -224,15 +215,14 @@ def _gateway(chosen: Chosen, file: Path) -> Iterator[tuple[str, str | None]]:
 
 
 def _own(file: Path, chosen: Chosen) -> dict[str, Any]:
-    """The file with ports, ledger and logs of its own, and one key more: the load's."""
+    """The file with ports, ledger and logs of its own, and one tenant more: the load's, which no limit holds back."""
     given: dict[str, Any] = yaml.safe_load(file.read_text(encoding="utf-8"))
     server = given.get("server") or {}
     given["server"] = {**server, "listen": "127.0.0.1:0", "admin": "127.0.0.1:0", "workers": 1, "drain_s": 1, "mode": "enforce"}
     given["ledger"] = {"url": "memory:"}
     given |= {"log": {"decisions": None}, "usage": {"path": None}}
-    if chosen.tenant:
-        tenant = given["tenants"][chosen.tenant] = dict(given["tenants"][chosen.tenant] or {})
-        tenant["keys"] = [*(tenant.get("keys") or ()), f"env:{KEY_VARIABLE}"]
+    if not chosen.is_anonymous:
+        given["tenants"] = {**given["tenants"], TENANT: {"keys": [f"env:{KEY_VARIABLE}"], "class": chosen.service_class}}
     return given
 
 

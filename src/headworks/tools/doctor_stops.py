@@ -91,8 +91,8 @@ async def rounds_of(ward: Ward, seen: Measured, how: str, times: int) -> Rounds:
             rounds.unsaid = "something else runs in it"
             break
         left = await _left(ward, seen.tpot_s or 0.01, how)
-        if left is None:
-            rounds.unsaid = "a request to be left did not begin"
+        if isinstance(left, str):
+            rounds.unsaid = f"a request to be left did not begin: {left}"
             break
         rounds.lefts.append(left)
         if left.gone_s is None:
@@ -100,7 +100,8 @@ async def rounds_of(ward: Ward, seen: Measured, how: str, times: int) -> Rounds:
     return rounds
 
 
-async def _left(ward: Ward, tpot_s: float, how: str) -> Left | None:
+async def _left(ward: Ward, tpot_s: float, how: str) -> Left | str:
+    """What became of it, or why it did not begin."""
     quiet = how == "body" and ward.kind == "llamacpp"
     natural_s = LEFT_ANSWER_S * (3.0 if quiet else 1.0)
     room = max(LEFT_TOKENS_MIN, int(ward.context_tokens * 0.9) - 64)
@@ -110,11 +111,13 @@ async def _left(ward: Ward, tpot_s: float, how: str) -> Left | None:
     if how == "body":
         begun = await ward.until_load(lambda inside: inside > 0, FIRST_TOKEN_S_MAX)
         if begun is None:
-            return None
+            sent.close()
+            return sent.heard.said()
     else:
         await sent.heard.until(lambda heard: heard.first_s is not None or bool(heard.over), FIRST_TOKEN_S_MAX)
         if sent.heard.first_s is None or await ward.until_load(lambda inside: inside > 0, 1.0) is None:
-            return None
+            sent.close()
+            return sent.heard.said()
     return await _watched(
         ward, sent, Left(how, tokens * tpot_s, kv_before_ratio=kv_before_ratio), QUIET_LOOK_S if quiet else 0.005
     )
