@@ -56,6 +56,7 @@ VERBS: tuple[Verb, ...] = (
     Verb("load", "Ask", "Offer recorded traffic to a server and tell what its clients got."),
     Verb("ledger", "Ask", "Show or audit what is held in a gateway's ledger; back it up, restore it."),
     Verb("replica", "Ask", "Show the engines of a gateway; let one drain, come back, or go for good."),
+    Verb("policy", "Ask", "Show the policy a gateway decides by, or have it read its file again."),
     Verb("keys", "Ask", "Issue, rotate, revoke and list the API keys of tenants."),
 )
 
