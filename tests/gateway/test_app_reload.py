@@ -1,4 +1,4 @@
-"""A configuration's life under load: every request sees one policy, a bad file changes nothing, and a drain loses nobody (I39, I41)."""
+"""A configuration's life under load: every request sees one policy, a bad file changes nothing, a drain loses nobody."""
 
 from __future__ import annotations
 
@@ -94,12 +94,14 @@ def test_I39_a_limit_cut_by_nine_tenths_under_load_kills_nothing_and_the_books_s
             await s.settled()
             assert {s.outcome(f"k{number}")["usage"]["output_tokens"] for number in range(6)} == {400}
             assert (await s.ask(chat(key="ACME_KEY", tokens=4))).status == 200
-            assert (await s.ask(chat(key="ACME_KEY", tokens=500))).code == "request_exceeds_capacity"
 
     run("uvloop", steps())
 
 
-def test_I39_a_bad_file_under_load_changes_nothing_and_says_everything(tmp_path: Path, capsys: Any) -> None:
+def test_I39_a_bad_file_under_load_changes_nothing_and_says_everything(tmp_path: Path, capsys: Any, monkeypatch: Any) -> None:
+    for name, value in ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+
     async def steps() -> None:
         async with scene(tenants=tenants(WIDE), classes=AT_ONCE, server={"admin_key": "env:ADMIN"}) as s:
             file = tmp_path / "headworks.yaml"
@@ -188,7 +190,8 @@ def test_I41_a_drain_with_two_hundred_streams_loses_none_and_the_ledger_is_settl
     streams = 200
 
     async def steps() -> None:
-        engine = fake_engine(engine=replace(SIZES, running_max=256, kv_blocks=4_097))
+        slow = replace(SIZES.cost, base_s=0.02)
+        engine = fake_engine(engine=replace(SIZES, cost=slow, running_max=256, kv_blocks=16_385, report_tokens=10))
         pool = {"active_requests_max": 256, "limit": 256}
         async with scene(engine, pool=pool, classes=AT_ONCE, server={"drain_s": 30}) as s:
             clients = [await s.connect() for _ in range(streams)]

@@ -40,7 +40,7 @@ from headworks.tools.doctor import Order as Examination
 from headworks.tools.doctor import examine
 from headworks.tools.doctor_wire import Ward
 from headworks.tools.load_engine import LoadError
-from headworks.tools.measure import Order, measure
+from headworks.tools.measure import Order, bench_at, bench_of, measure
 from headworks.tools.policy_facts import FAIL, Facts
 from headworks.tools.policy_physics import ShapeError, shape_of
 from headworks.tools.policy_probe import Promise, through
@@ -182,7 +182,8 @@ async def _through(facts: Facts, chosen: Chosen, order: Order, url: str, key: st
     ward = Ward(engine, url, key, found.kind, facts.measured.model, context_tokens, plain, rng)
     promise = Promise(section.ttft_slo_s, section.tpot_slo_s, section.e2e_slo_s)
     try:
-        facts.through = await through(front, facts.measured, promise, facts.replicas, burst_s, ward)
+        bench = bench_at(front, await bench_of(order))
+        facts.through = await through(bench, facts.measured, promise, facts.replicas, burst_s, ward)
     finally:
         await ward.close()
 

@@ -169,6 +169,12 @@ async def bench_of(order: Order) -> Bench:
     return Bench(order, plan, served, words)
 
 
+def bench_at(order: Order, like: Bench) -> Bench:
+    """The same at another address: that of a gateway, say, which would have to admit the two calls that size words."""
+    plan = Plan(url=order.url, model=order.model, headers=order.headers, exact=order.exact, seed=order.seed)
+    return Bench(order, plan, like.served, like.words)
+
+
 async def _alone(bench: Bench, seconds: float) -> tuple[float, float | None, float | None]:
     """First token of nothing, prompt tokens a second, and seconds a token."""
     line, each_s = FittedLine(keep_ratio=1.0), []
@@ -228,7 +234,7 @@ class Bench:
         self._order = order
         self.served = served
         self._address = urlsplit(base_of(order.url))
-        self._words = words
+        self.words = words
         self._question = '"messages":[{"role":"user","content":"%s"}]' if plan.chat else '"prompt":"%s"'
         self._fields = fields_of(plan, served)
         self._head = head_of(plan)
@@ -244,7 +250,7 @@ class Bench:
         """One request of this size, to its end."""
         _, prompt_tokens, output_tokens = self.sizes[size]
         self._sent += 1
-        question = self._question % self._words.prompt(self._sent, prompt_tokens)
+        question = self._question % self.words.prompt(self._sent, prompt_tokens)
         body = f'{{{self._fields},"max_tokens":{output_tokens},{question}}}'.encode()
         return await self._pool.run(self._head % (0, len(body)) + body, patience_s, LIMIT_S)
 

@@ -19,7 +19,7 @@ from headworks.tools.doctor_stops import Rounds, rounds_of
 from headworks.tools.doctor_wire import Ward
 from headworks.tools.load_figures import spread
 from headworks.tools.load_wire import COMPLETE, REFUSED, Attempt
-from headworks.tools.measure import Bench, Measured, Order, bench_of
+from headworks.tools.measure import Bench, Measured
 
 BASE_RATIO = 0.8
 """Of the measured saturation, or of the service rate where there is none: what limits are set to."""
@@ -93,14 +93,13 @@ class Through:
     stops: Rounds
 
 
-async def through(order: Order, measured: Measured, promise: Promise, replicas: int, seconds: float, ward: Ward) -> Through:
-    """`order` is for the gateway; `ward` sends through it too, and looks at the engine behind. Raises `LoadError`."""
-    bench = await bench_of(order)
+async def through(bench: Bench, measured: Measured, promise: Promise, replicas: int, seconds: float, ward: Ward) -> Through:
+    """`bench` sends to the gateway; `ward` does too, and looks at the engine behind. Raises `LoadError`."""
     whole_per_s = measured.full.requests_per_s * replicas
     kept_per_s = (measured.saturation_per_s or measured.full.requests_per_s) * replicas
     base = await _served(bench, BASE_RATIO * kept_per_s, seconds, promise)
     burst = await _served(bench, BURST_TIMES * whole_per_s, seconds, promise)
-    storm = await _storm(bench, order.seed)
+    storm = await _storm(bench)
     seen = Seen()
     seen.gauges_follow, seen.tpot_s = True, measured.tpot_alone_s
     stops = await rounds_of(ward, seen, "close", 5)
@@ -137,9 +136,9 @@ def _tpot_s(attempt: Attempt) -> float:
     return (attempt.ended_s - attempt.first_token_s) / (attempt.output_tokens - 1)
 
 
-async def _storm(bench: Bench, seed: int) -> Storm:
+async def _storm(bench: Bench) -> Storm:
     """Everybody at once; who is refused comes back when the stock client would, three times at most."""
-    random = Random(f"storm {seed}")  # noqa: S311 (a client's backoff, not a secret)
+    random = Random("storm")  # noqa: S311 (a client's backoff, not a secret)
     firsts: list[Attempt] = []
     again: list[Attempt] = []
     begun_s = time.monotonic()
