@@ -32,7 +32,7 @@ PAGE, PICTURE = ROOT / "docs" / "first-ten-minutes.md", ROOT / "docs" / "first-t
 HEADWORKS = ".venv/bin/headworks"
 PLACES = {"engine": "http://127.0.0.1:8000", "listen": "http://127.0.0.1:8080", "admin": "http://127.0.0.1:8081"}
 """Where the README has them."""
-CROWD, PROMPT_WORDS, ANSWER_TOKENS = 24, 400, 64
+CROWD, PROMPT_WORDS, ANSWER_TOKENS = 24, 150, 32
 """So many at once ask for so much that not all can have a first token within a second."""
 WAIT_S, ANSWER_S_MAX = 60.0, 300.0
 SHOWN_LINES_MAX = 24

@@ -138,7 +138,7 @@ def test_F6_looking_only_sends_nothing_and_is_no_busy_engine() -> None:
 
 
 def test_F6_what_is_not_done_in_time_is_not_measured_and_said() -> None:
-    report = examined(settings(), seconds_max=0.2)
+    report = examined(settings(), limit_s=0.2)
     late = report.finding("time")
     assert late is not None and late.outcome == UNKNOWN and "abort on half-close" in late.saw
     assert "E3a" not in report.evidence

@@ -3,7 +3,7 @@
 First it only looks: its series, its flags as far as they show, whether anybody uses it. Then, if nobody does, it sends some
 dozens of small requests and one long prompt, leaves most of them, and watches the gauges. What an adapter says an engine can
 prove is a claim; the evidence in the report is what held here. Everything is bounded: the looking by `watch_s`, the whole by
-`seconds_max`, what is sent by `times` and `streams`. An engine that others use is left alone unless `busy_ok`, and then
+`limit_s`, what is sent by `times` and `streams`. An engine that others use is left alone unless `busy_ok`, and then
 what needs to be alone in it is not tried.
 """
 
@@ -40,7 +40,7 @@ class Order:
     url: str
     api_key: str | None = None
     watch_s: float = 3.0
-    seconds_max: float = 120.0
+    limit_s: float = 120.0
     times: int = 20
     """Half-closed requests: the more of them stopped, the better the proof."""
     streams: int = 64
@@ -105,14 +105,12 @@ async def _in_time(order: Order, ward: Ward, report: Report, seen: Watched, tell
     """What is not done by its end is not measured, and says so."""
     measured, made = Measured(), len(report.findings)
     try:
-        async with asyncio.timeout(order.seconds_max):
+        async with asyncio.timeout(order.limit_s):
             await _active(order, ward, report, seen, measured, tell)
     except TimeoutError:
         done = {finding.check for finding in report.findings[made:]}
         late = ", ".join(name for name in NAMES.values() if name not in done)
-        report.findings.append(
-            Finding("time", UNKNOWN, f"{order.seconds_max:g} s were over; not measured: {late or 'the crowd'}")
-        )
+        report.findings.append(Finding("time", UNKNOWN, f"{order.limit_s:g} s were over; not measured: {late or 'the crowd'}"))
     report.evidence = evidence_of(report, measured)
     report.evidence_min = "E3" if {"E3a", "E3b"} & set(report.evidence) else "E1"
 

@@ -53,7 +53,7 @@ async def body_finding(ward: Ward, seen: Measured, flags: list[Flag]) -> Finding
             "answer in one piece", BROKEN, f"no usage in it ({usage})", "headworks settles by usage: is it a proxy's?"
         )
     seen.answers_whole = True
-    ward.tokens_per_word = prompt / PROMPT_WORDS
+    ward.word_tokens_mean = prompt / PROMPT_WORDS
     details = usage.get("prompt_tokens_details")
     if ward.kind == "vllm":
         shown = isinstance(details, dict)
@@ -150,7 +150,7 @@ async def step_finding(ward: Ward, seen: Measured, flags: list[Flag]) -> Finding
 
     The step counter cannot tell: vLLM's counts the steps that give somebody a token, and the parts of a prompt give none.
     """
-    words = max(1, int(ward.context_tokens * LONG_PROMPT_RATIO / ward.tokens_per_word))
+    words = max(1, int(ward.context_tokens * LONG_PROMPT_RATIO / ward.word_tokens_mean))
     beside = ward.start(min(BESIDE_TOKENS, ward.context_tokens // 2))
     await beside.heard.until(lambda heard: heard.first_s is not None or bool(heard.over), FIRST_TOKEN_S_MAX)
     beside.heard.gap_max_s = 0.0

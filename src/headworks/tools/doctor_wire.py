@@ -156,7 +156,7 @@ class Ward:
     context_tokens: int
     plain: Pool
     random: Random
-    tokens_per_word: float = 1.5
+    word_tokens_mean: float = 1.5
     """Of the doctor's words, as the engine counted them; a guess before the first answer."""
 
     @property
