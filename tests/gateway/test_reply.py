@@ -192,6 +192,15 @@ def test_B6_a_timeout_speaks_of_time_whatever_was_short() -> None:
     assert alone.startswith("It waited 0.25 s ")
 
 
+def test_A2_what_was_waited_for_in_vain_and_is_there_by_now_is_told_as_time() -> None:
+    """The code still names what was binding; its check passes in the last look, so that has no numbers to give."""
+    there = Verdict("prefill", "pool:llama", 8_452, 13_064, "prompt tokens", True, "")
+    waited = Verdict("time", "pool:llama", 0.5012, 0.5, "s waited", False, "queue_timeout")
+    error = body_of(refusal(decided("prefill_saturated", there, waited), IDS, wall_s=0.0))["error"]
+    assert error["code"] == "prefill_saturated"
+    assert error["message"] == "It waited 0.501 s and could not have started in time any more; the limit was 0.5 s."
+
+
 def test_H2_too_many_bad_keys_are_told_in_numbers() -> None:
     answer = denied("rate_limit_exceeded", IDS, 20, 3.0, WALL_S)
     message = "Your rate allows 20 failed keys a minute; this request would make it 21."

@@ -47,6 +47,8 @@ VERBS: tuple[Verb, ...] = (
     Verb("init", "Know", "Ask a live engine what it can hold, and write a first configuration."),
     Verb("calibrate", "Know", "Measure what a live engine can do, and write limits at 0.8 of it."),
     Verb("check", "Know", "Read a configuration file: every problem, or what will be enforced."),
+    Verb("doctor", "Know", "Examine a live engine: does what is left really stop, and which flags to set."),
+    Verb("validate", "Know", "Fill in the overload and failure policy of a configuration, measured on its engine."),
     Verb("schema", "Know", "Print the JSON Schema of the configuration file, for editors."),
     Verb("explain", "Ask", "Tell the story of one request: what was compared with what, and what would have helped."),
     Verb("sim", "Ask", "Run a scenario in virtual time on the same core, and hold it to what it expects."),
@@ -54,6 +56,7 @@ VERBS: tuple[Verb, ...] = (
     Verb("load", "Ask", "Offer recorded traffic to a server and tell what its clients got."),
     Verb("ledger", "Ask", "Show or audit what is held in a gateway's ledger; back it up, restore it."),
     Verb("replica", "Ask", "Show the engines of a gateway; let one drain, come back, or go for good."),
+    Verb("policy", "Ask", "Show the policy a gateway decides by, or have it read its file again."),
     Verb("keys", "Ask", "Issue, rotate, revoke and list the API keys of tenants."),
 )
 

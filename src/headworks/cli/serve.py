@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -19,19 +19,15 @@ import typer
 
 from headworks import RUNS_AS, __version__
 from headworks.cli.key_notes import key_notes
+from headworks.cli.reloading import Reloading, policy_number
 from headworks.cli.workers import supervise
 from headworks.config import build, ledger_url, load, options
-from headworks.config.problems import ConfigError
 from headworks.ledgers.base import LedgerError
 
 if TYPE_CHECKING:
     from headworks.config.schema import Config
     from headworks.core.types import Capacity
     from headworks.gateway.app import App
-
-log = logging.getLogger("headworks.gateway")
-
-Reload = Callable[["App"], Coroutine[Any, Any, None]]
 
 
 def serve(
@@ -44,6 +40,7 @@ def serve(
     exposed: Annotated[bool, typer.Option("--exposed", help="Listen off loopback without keys or TLS all the same.")] = False,
     workers: Annotated[int | None, typer.Option(help="Gateway processes on one port, over a ledger that is shared.")] = None,
     worker: Annotated[int | None, typer.Option(hidden=True, help="Which of them this is.")] = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Read the file again whenever it changes, as SIGHUP does.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Say what runs as JSON lines.")] = False,
     decisions: Annotated[Path | None, typer.Option(help="With --upstream: where to log decisions.")] = None,
 ) -> None:
@@ -75,11 +72,17 @@ def serve(
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
     if chosen.server.workers > 1 and worker is None:
         raise typer.Exit(asyncio.run(supervise(sys.argv[1:], chosen.server.workers)))
-    _run(chosen, as_asked, config, exposed, as_json, worker)
+    _run(chosen, as_asked, config, exposed, watch, as_json, worker)
 
 
 def _run(
-    chosen: Config, as_asked: Callable[[Config], Config], file: Path | None, exposed: bool, as_json: bool, worker: int | None
+    chosen: Config,
+    as_asked: Callable[[Config], Config],
+    file: Path | None,
+    exposed: bool,
+    watch: bool,
+    as_json: bool,
+    worker: int | None,
 ) -> None:
     from headworks.engines.base import EngineError
     from headworks.gateway.app import App
@@ -88,18 +91,18 @@ def _run(
 
     try:
         name = "gateway" if worker is None else f"gateway-{worker}"
-        app = App(build.policy(chosen, number=_number()), build.settings(chosen, os.environ, worker or 1), name=name)
+        app = App(build.policy(chosen, number=policy_number()), build.settings(chosen, os.environ, worker or 1), name=name)
     except (LedgerError, TokenizerError, EngineError, TlsError) as error:
         _could_not_start(str(error))
     except OSError as error:
         _could_not_start(f"{error.filename}: {error.strerror}")
-    reload = partial(_reload, file=file, as_asked=as_asked, exposed=exposed, worker=worker or 1)
+    reloading = None if file is None else Reloading(file, as_asked, exposed, worker or 1)
     try:
         import uvloop
     except ImportError:
-        asyncio.run(_serve(app, reload, as_json))
+        asyncio.run(_serve(app, reloading, watch, as_json))
     else:
-        uvloop.run(_serve(app, reload, as_json))
+        uvloop.run(_serve(app, reloading, watch, as_json))
 
 
 def _could_not_start(why: str) -> NoReturn:
@@ -107,7 +110,7 @@ def _could_not_start(why: str) -> NoReturn:
     raise typer.Exit(2)
 
 
-async def _serve(app: App, reload: Reload, as_json: bool) -> None:
+async def _serve(app: App, reloading: Reloading | None, watch: bool, as_json: bool) -> None:
     try:
         await app.start()
     except LedgerError as error:
@@ -126,7 +129,7 @@ async def _serve(app: App, reload: Reload, as_json: bool) -> None:
     _banner(app, as_json, await _charged(app))
     beside = [
         asyncio.create_task(_say_capacity(app, as_json)),
-        asyncio.create_task(_reload_when_asked(asked, app, reload)),
+        *(asyncio.create_task(one) for one in _reloads(app, reloading, asked, watch)),
     ]
     if app.settings.workers > 1:
         beside.append(asyncio.create_task(_end_with(os.getppid(), stop)))
@@ -135,6 +138,16 @@ async def _serve(app: App, reload: Reload, as_json: bool) -> None:
         task.cancel()
     typer.echo(f"draining, at most {app.settings.drain_s:g} s", err=True)
     await app.stop()
+
+
+def _reloads(app: App, reloading: Reloading | None, asked: asyncio.Event, watch: bool) -> Iterator[Coroutine[Any, Any, None]]:
+    """Everything by which the file is read again. Without a file SIGHUP is heard and nothing is done."""
+    if reloading is None:
+        return
+    app.reload_by = partial(reloading.reload, app)
+    yield reloading.when_told(asked, app)
+    if watch:
+        yield reloading.when_changed(app)
 
 
 async def _end_with(supervisor: int, stop: asyncio.Event) -> None:
@@ -218,53 +231,4 @@ def _show_capacity(capacity: Capacity, as_json: bool) -> None:
     )
     for note in capacity.notes:
         typer.echo(f"note: {capacity.replica}: {note}", err=True)
-    sys.stdout.flush()
-
-
-async def _reload_when_asked(asked: asyncio.Event, app: App, reload: Reload) -> None:
-    """By SIGHUP, one after the other: what comes while one is under way is the next one."""
-    while True:
-        await asked.wait()
-        asked.clear()
-        try:
-            await reload(app)
-        except Exception:
-            log.exception("the reload failed")
-
-
-def _number() -> int:
-    """Of a policy that is read now: a shared ledger outlives its gateways, so theirs go on counting from the last one's."""
-    return time.time_ns() // 1_000_000
-
-
-async def _reload(
-    app: App, file: Path | None, exposed: bool, worker: int, as_asked: Callable[[Config], Config] = lambda config: config
-) -> None:
-    """The file again, whole, or not at all. A thousand tenants take half a second to check: beside the loop."""
-    from headworks.engines.base import EngineError
-
-    if file is None:
-        return
-    loaded = await asyncio.to_thread(load.load, str(file), os.environ, exposed_ok=exposed)
-    if loaded.config is None:
-        for problem in loaded.problems:
-            typer.echo(f"not reloaded: {problem}", err=True)
-        return
-    try:
-        config = await asyncio.to_thread(as_asked, loaded.config)
-    except ConfigError as error:
-        typer.echo(f"not reloaded: {error}", err=True)
-        return
-    wanted = build.settings(config, os.environ, worker)
-    fixed = app.fixed(wanted)
-    if fixed:
-        typer.echo(f"not reloaded: {', '.join(fixed)} can only change with a restart", err=True)
-        return
-    policy = await asyncio.to_thread(build.policy, config, number=max(app.policy.number + 1, _number()))
-    try:
-        await app.reload(policy, wanted)
-    except EngineError as error:
-        typer.echo(f"not reloaded: {error}", err=True)
-        return
-    typer.echo(f"reloaded, policy {app.policy.version}")
     sys.stdout.flush()

@@ -38,6 +38,12 @@ _RUNNING = b"llamacpp:requests_processing"
 _WAITING = b"llamacpp:requests_deferred"
 _DECODES = b"llamacpp:n_decode_total"
 _START_TIME = b"process-start-time-unix"
+SERIES: tuple[tuple[tuple[bytes, ...], str], ...] = (
+    ((_RUNNING,), "load, and the counting proof (E3b)"),
+    ((_WAITING,), "load, and the counting proof (E3b)"),
+    ((_DECODES,), "the clock proof (E3a)"),
+)
+"""What is read, and what it is for; when it was started stands in a header of the page."""
 _ROUTES = (
     "/v1/chat/completions",
     "/v1/completions",

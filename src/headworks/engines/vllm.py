@@ -35,6 +35,16 @@ _CACHE_CONFIG = b"vllm:cache_config_info"
 _START_TIME = b"process_start_time_seconds"
 # Newest first: the name changed once, and operators run both.
 _KV_USED = (b"vllm:kv_cache_usage_perc", b"vllm:gpu_cache_usage_perc")
+SERIES: tuple[tuple[tuple[bytes, ...], str], ...] = (
+    ((_RUNNING,), "load, and the counting proof (E3b)"),
+    ((_WAITING,), "load, and the counting proof (E3b)"),
+    ((_ITERATIONS,), "the clock proof (E3a)"),
+    ((_START_TIME,), "a restart as proof (E4)"),
+    (_KV_USED, "memory headroom"),
+    ((_PREEMPTIONS,), "over-commit, and its alert"),
+    ((_CACHE_CONFIG,), "how much its memory holds"),
+)
+"""What is read, by any of its names, and what it is for: `headworks doctor` says which of them a version lacks."""
 _BUSY_WORDS = ("currently busy", "prefill token backlog")
 _BLOCK_TOKENS_UNKNOWN = 16
 

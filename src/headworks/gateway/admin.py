@@ -22,6 +22,7 @@ from headworks.gateway.feed import VIEWERS_MAX, Feed, FeedResponse
 from headworks.gateway.key_watch import KeyWatch
 from headworks.gateway.looks import KEPT_MAX, Looks
 from headworks.gateway.metrics import CONTENT_TYPE
+from headworks.gateway.reload_door import Reload, reload_routes
 from headworks.gateway.replicas import VERBS, Untold
 from headworks.ledgers.errors import LedgerError
 
@@ -64,6 +65,7 @@ def admin_app(
     admin_key: str | None,
     keys: KeyWatch | None = None,
     replicas: ReplicaAnswers | None = None,
+    reload: Callable[[], Reload | None] = lambda: None,
 ) -> Starlette:
     """`obstacles`: what keeps the gateway from taking work, one sentence each; none means ready.
 
@@ -95,6 +97,7 @@ def admin_app(
             Route("/admin/explain/{name}", guarded(show_explanation)),
             *(key_routes(keys, guarded) if keys is not None else ()),
             *(_replica_routes(replicas, guarded) if replicas is not None else ()),
+            *reload_routes(reload, guarded),
             *dashboard_routes(),
         ]
     )

@@ -43,6 +43,7 @@ from headworks.gateway.models import Models
 from headworks.gateway.own import Own
 from headworks.gateway.proxy import Proxy
 from headworks.gateway.readings import ledger_readings, readings
+from headworks.gateway.reload_door import Reload
 from headworks.gateway.replicas import Replicas
 from headworks.gateway.routes import methods
 from headworks.gateway.runner import Runner
@@ -122,6 +123,8 @@ class App:
         self.certificates = None if settings.tls is None else Certificates(settings.tls)
         self.server = parts.server(self.proxy.serve, settings, methods, self.certificates, outbox)
         self._admin = admin_server(self._admin_app(), None if self.certificates is None else self.certificates.context)
+        self.reload_by: Reload | None = None
+        """Reads the file again; whoever serves from one sets it."""
         self._epoch = ""
         """Which process a shared ledger was opened for."""
 
@@ -297,6 +300,7 @@ class App:
             admin_key=key.reveal() if key is not None else None,
             keys=self.key_watch,
             replicas=self,
+            reload=lambda: self.reload_by,
         )
 
     def _usage(self, tenant: str) -> dict[str, Any]:

@@ -175,6 +175,10 @@ def _message(reason: Reason, decision: Decision) -> str:
     for verdict in reversed(decision.verdicts):
         if verdict.reason == wanted and not verdict.passed and _speaks_of(wanted, verdict):
             return _fill(reason, verdict.value, verdict.limit, verdict.unit, verdict.scope)
+    for verdict in reversed(decision.verdicts):
+        # Its time was over, and by then what it had waited for was there: the numbers of that would say nothing.
+        if verdict.reason == "queue_timeout" and not verdict.passed and _speaks_of("queue_timeout", verdict):
+            return _fill(REASONS["queue_timeout"], verdict.value, verdict.limit, verdict.unit, verdict.scope)
     if wanted == "queue_timeout":
         return _fill(reason, decision.waited_s, decision.waited_s, "s", decision.pool)
     return _fill(reason, None, None, "units", decision.model)

@@ -115,6 +115,7 @@ th,td{padding:6px 10px;text-align:right;border-bottom:1px solid var(--line);whit
 thead th{color:var(--soft);font-weight:500;font-size:13px;vertical-align:bottom}
 th:first-child,.word{text-align:left}tbody th{font-weight:500}tbody tr:last-child>*{border-bottom:0}
 .none{color:var(--soft)}
+.prose th,.prose td{white-space:normal;vertical-align:top;overflow-wrap:anywhere}.prose td,.prose tbody th{min-width:12ch}
 .story{background:var(--paper);border:1px solid var(--line);border-radius:8px;padding:10px 14px;margin:0 0 12px}
 .story h3{margin:0 0 6px;font-size:15px}.story h4{margin:8px 0 2px;font-size:13px;color:var(--soft)}
 .story p{margin:0 0 3px;overflow-wrap:anywhere}

@@ -129,12 +129,8 @@ Tell = Callable[[str], None]
 
 async def measure(order: Order, tell: Tell = lambda line: None) -> Measured:
     """All three parts. `tell` is called with a line for a person before each."""
-    plan = Plan(url=order.url, model=order.model, headers=order.headers, exact=order.exact, seed=order.seed)
-    async with httpx.AsyncClient(base_url=base_of(order.url), headers=dict(order.headers), timeout=30.0) as client:
-        served = await target(client, order.model, None)
-        words = Words(order.seed, f"{time.time_ns() // 1_000_000 % 10**9:09d}")
-        await calibrate(client, words, path_of(plan), {"model": served.model}, plan.chat)
-    bench = _Bench(order, plan, served, words)
+    bench = await bench_of(order)
+    served = bench.served
     tell(f"alone, for {order.duration_s * ALONE_RATIO:.0f} s")
     base_s, prefill_tokens_per_s, tpot_alone_s = await _alone(bench, order.duration_s * ALONE_RATIO)
     full_by_s = time.monotonic() + order.duration_s * (RAMP_RATIO + FULL_RATIO)
@@ -163,7 +159,23 @@ async def measure(order: Order, tell: Tell = lambda line: None) -> Measured:
     )
 
 
-async def _alone(bench: _Bench, seconds: float) -> tuple[float, float | None, float | None]:
+async def bench_of(order: Order) -> Bench:
+    """What sends the mix to an address, once it knows its model and what a word costs there. Raises `LoadError`."""
+    plan = Plan(url=order.url, model=order.model, headers=order.headers, exact=order.exact, seed=order.seed)
+    async with httpx.AsyncClient(base_url=base_of(order.url), headers=dict(order.headers), timeout=30.0) as client:
+        served = await target(client, order.model, None)
+        words = Words(order.seed, f"{time.time_ns() // 1_000_000 % 10**9:09d}")
+        await calibrate(client, words, path_of(plan), {"model": served.model}, plan.chat)
+    return Bench(order, plan, served, words)
+
+
+def bench_at(order: Order, like: Bench) -> Bench:
+    """The same at another address: that of a gateway, say, which would have to admit the two calls that size words."""
+    plan = Plan(url=order.url, model=order.model, headers=order.headers, exact=order.exact, seed=order.seed)
+    return Bench(order, plan, like.served, like.words)
+
+
+async def _alone(bench: Bench, seconds: float) -> tuple[float, float | None, float | None]:
     """First token of nothing, prompt tokens a second, and seconds a token."""
     line, each_s = FittedLine(keep_ratio=1.0), []
     until_s, sent = time.monotonic() + seconds, 0
@@ -185,7 +197,7 @@ def enough(ramp: list[Step], ttft_slo_s: float) -> int:
     return next(step.clients for step in in_time if step.requests_per_s >= NEARLY_RATIO * most_per_s)
 
 
-async def _ramp(bench: _Bench, order: Order, tell: Tell) -> list[Step]:
+async def _ramp(bench: Bench, order: Order, tell: Tell) -> list[Step]:
     """Twice the clients each time, until they bring no more or wait too long, or the engine refuses some."""
     steps: list[Step] = []
     clients, best_per_s, idle = 1, 0.0, 0
@@ -204,7 +216,7 @@ async def _ramp(bench: _Bench, order: Order, tell: Tell) -> list[Step]:
     return steps
 
 
-async def _rising(bench: _Bench, service_per_s: float, step_s: float, tell: Tell) -> list[RateStep]:
+async def _rising(bench: Bench, service_per_s: float, step_s: float, tell: Tell) -> list[RateStep]:
     """Rates one after the other, until the first at which too many are late."""
     steps: list[RateStep] = []
     for ratio in RATE_STEPS:
@@ -215,13 +227,14 @@ async def _rising(bench: _Bench, service_per_s: float, step_s: float, tell: Tell
     return steps
 
 
-class _Bench:
+class Bench:
     """Sends requests of the mix and keeps what came of them."""
 
     def __init__(self, order: Order, plan: Plan, served: Target, words: Words) -> None:
         self._order = order
+        self.served = served
         self._address = urlsplit(base_of(order.url))
-        self._words = words
+        self.words = words
         self._question = '"messages":[{"role":"user","content":"%s"}]' if plan.chat else '"prompt":"%s"'
         self._fields = fields_of(plan, served)
         self._head = head_of(plan)
@@ -237,7 +250,7 @@ class _Bench:
         """One request of this size, to its end."""
         _, prompt_tokens, output_tokens = self.sizes[size]
         self._sent += 1
-        question = self._question % self._words.prompt(self._sent, prompt_tokens)
+        question = self._question % self.words.prompt(self._sent, prompt_tokens)
         body = f'{{{self._fields},"max_tokens":{output_tokens},{question}}}'.encode()
         return await self._pool.run(self._head % (0, len(body)) + body, patience_s, LIMIT_S)
 
@@ -255,7 +268,7 @@ class _Bench:
         attempts: list[Attempt] = []
         running = [asyncio.create_task(self._ask_again(attempts, until_s)) for _ in range(clients)]
         await asyncio.wait(running, timeout=seconds)
-        await self._hang_up(running)
+        await self.hang_up(running)
         return _step(clients, attempts, begun_s + SETTLING_RATIO * seconds, until_s)
 
     async def _ask_again(self, attempts: list[Attempt], until_s: float) -> None:
@@ -266,7 +279,13 @@ class _Bench:
                 await asyncio.sleep(0.1)
 
     async def at_rate(self, requests_per_s: float, seconds: float) -> RateStep:
-        """Requests at random, whatever the engine does; who has no first token in time hangs up."""
+        """How many of those who come at that rate have their first token in time."""
+        offered, attempts = await self.offered(requests_per_s, seconds)
+        on_time = sum(1 for one in attempts if one.first_token_s and one.ttft_s <= self._order.ttft_slo_s)
+        return RateStep(requests_per_s, offered, on_time / offered)
+
+    async def offered(self, requests_per_s: float, seconds: float, settle_s: float = 0.0) -> tuple[int, list[Attempt]]:
+        """Requests at random, whatever the engine does; who has no first token in time hangs up. `settle_s`: to end in."""
         tasks: list[asyncio.Task[None]] = []
         attempts: list[Attempt] = []
         at_s, until_s = time.monotonic(), time.monotonic() + seconds
@@ -274,15 +293,14 @@ class _Bench:
             await asyncio.sleep(max(0.0, at_s - time.monotonic()))
             tasks.append(asyncio.create_task(self._ask_once(attempts)))
             at_s += self._random.expovariate(requests_per_s)
-        await asyncio.wait(tasks, timeout=2.0 * self._order.ttft_slo_s)
-        await self._hang_up(tasks)
-        on_time = sum(1 for one in attempts if one.first_token_s and one.ttft_s <= self._order.ttft_slo_s)
-        return RateStep(requests_per_s, len(tasks), on_time / len(tasks))
+        await asyncio.wait(tasks, timeout=2.0 * self._order.ttft_slo_s + settle_s)
+        await self.hang_up(tasks)
+        return len(tasks), attempts
 
     async def _ask_once(self, attempts: list[Attempt]) -> None:
         attempts.append(await self.one(self._next_size(), 2.0 * self._order.ttft_slo_s))
 
-    async def _hang_up(self, tasks: list[asyncio.Task[None]]) -> None:
+    async def hang_up(self, tasks: list[asyncio.Task[None]]) -> None:
         """Leave every connection, so that the engine stops what is still running for this step."""
         self._pool.close()
         self._pool = Pool(asyncio.get_running_loop(), self._address)
