@@ -40,7 +40,7 @@ class Exchange:
     """Attributes without an underscore are for handlers to read; only this package writes them.
 
     `path` is percent-decoded once and checked: the only thing routing and authorisation may look at. `headers` has
-    lower-case names; lists that came in several fields are joined by a comma. `peer` is the socket's address, or `unix`.
+    lower-case names; lists that came in several fields are joined by a comma. `peer` is the socket's address.
     `body_ready` is a body that came whole with its head; None: `read_body` has it, sooner or later.
     Headers of an answer are pairs, or whole lines that `header_lines` has made of such pairs.
     """
