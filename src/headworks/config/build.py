@@ -185,8 +185,15 @@ def _price(section: Price) -> PricePolicy:
 def _price_version(config: Config) -> str:
     """Names the prices by their content, so that a line of the usage journal says by which it was billed."""
     prices = {name: model.price_per_mtoken for name, model in config.models.items() if model.price_per_mtoken is not None}
-    text = ";".join(f"{name}={price.model_dump_json()}" for name, price in sorted(prices.items()))
-    return sha256(text.encode()).hexdigest()[:VERSION_LENGTH] if prices else ""
+    said = [f"{name}={price.model_dump_json()}" for name, price in sorted(prices.items())]
+    said += [f"pool {name}={cost}" for name, pool in sorted(config.pools.items()) if (cost := _nanomoney_per_h(pool))]
+    said += [f"spill {name}={spill.price_per_mtoken.model_dump_json()}" for name, spill in sorted(config.spill.items())]
+    return sha256(";".join(said).encode()).hexdigest()[:VERSION_LENGTH] if said else ""
+
+
+def _nanomoney_per_h(section: Pool) -> int:
+    """What one of its engines costs: the price of an accelerator, for each that it has."""
+    return round((section.gpu_price_per_h or 0.0) * 1_000_000_000) * (section.gpus or 1)
 
 
 def _pool(name: str, section: Pool) -> PoolPolicy:
@@ -226,6 +233,7 @@ def _pool(name: str, section: Pool) -> PoolPolicy:
         retries_ratio_max=section.retries.ratio_max,
         sessions_ratio_max=section.sessions.pool_ratio_max,
         session_idle_s=section.sessions.idle_s,
+        nanomoney_per_h=_nanomoney_per_h(section),
     )
 
 

@@ -173,6 +173,4 @@ NOT_YET_IN_FORCE: tuple[NotYet, ...] = (
     NotYet("tenants.*.slo", "the class's promises hold"),
     NotYet("models.*.kv_bytes_per_token", "memory is counted in tokens"),
     NotYet("pools.*.mirror", "nothing is copied"),
-    NotYet("pools.*.gpu_price_per_h", "nothing is priced"),
-    NotYet("pools.*.gpus", "nothing is priced"),
 )

@@ -251,6 +251,8 @@ class PoolPolicy:
     """Prompts go where their beginning has been read. Without this they do not: a baseline."""
     spill: SpillPolicy | None = None
     """None: an ordinary pool."""
+    nanomoney_per_h: int = 0
+    """What each of its engines costs, in billionths. 0: not known."""
 
 
 @dataclass(slots=True)

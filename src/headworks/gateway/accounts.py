@@ -7,6 +7,8 @@ from collections import deque
 from headworks.core.effects import Alarm, Outcome
 from headworks.core.reasons import REASONS
 from headworks.core.types import Decision
+from headworks.gateway.avoided import UNWANTED
+from headworks.gateway.costs import Costs
 from headworks.gateway.decisions import DecisionLog
 from headworks.gateway.last_minute import LastMinute
 from headworks.gateway.metrics import Registry
@@ -15,7 +17,6 @@ from headworks.gateway.usage import UsageJournal
 OVERLOADED = frozenset({429, 503})
 WORKER = "0"
 """One process serves in this version."""
-UNWANTED = frozenset({"cancelled", "failed", "expired"})
 WAITING_MAX = 64
 """Records that are counted together: a label is looked up once for all that share it. They are then written down as well,
 in the log and in the journal, while the processor has them at hand."""
@@ -235,6 +236,8 @@ class Records:
 
     def __init__(self, accounts: Accounts, log: DecisionLog | None, usage: UsageJournal | None = None) -> None:
         self._accounts = accounts
+        self.costs: Costs | None = None
+        """Who sums up what engines cost."""
         self._log = log
         self._usage = usage
 
@@ -242,8 +245,11 @@ class Records:
         log, usage = self._log, self._usage
         if log is not None:
             log.write(record)
-        if usage is not None and isinstance(record, Outcome):
-            usage.write(record)
+        if isinstance(record, Outcome):
+            if usage is not None:
+                usage.write(record)
+            if self.costs is not None:
+                self.costs.ended(record)
         if self._accounts.record(record):
             if log is not None:
                 log.encode()

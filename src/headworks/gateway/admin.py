@@ -17,6 +17,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from headworks.gateway.admin_keys import Guard, guard, json_body, key_routes, refused
+from headworks.gateway.cost_desk import CostDesk, cost_routes
 from headworks.gateway.dashboard.routes import dashboard_routes
 from headworks.gateway.feed import VIEWERS_MAX, Feed, FeedResponse
 from headworks.gateway.key_watch import KeyWatch
@@ -66,6 +67,7 @@ def admin_app(
     keys: KeyWatch | None = None,
     replicas: ReplicaAnswers | None = None,
     reload: Callable[[], Reload | None] = lambda: None,
+    cost: CostDesk | None = None,
 ) -> Starlette:
     """`obstacles`: what keeps the gateway from taking work, one sentence each; none means ready.
 
@@ -98,6 +100,7 @@ def admin_app(
             *(key_routes(keys, guarded) if keys is not None else ()),
             *(_replica_routes(replicas, guarded) if replicas is not None else ()),
             *reload_routes(reload, guarded),
+            *(cost_routes(cost, guarded) if cost is not None else ()),
             *dashboard_routes(),
         ]
     )

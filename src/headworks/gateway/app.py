@@ -28,6 +28,8 @@ from headworks.gateway.admin import admin_app
 from headworks.gateway.admin_server import admin_server, admin_socket
 from headworks.gateway.collector import collect_rarely
 from headworks.gateway.compute_watch import watches
+from headworks.gateway.cost_desk import CostDesk
+from headworks.gateway.costs import Costs
 from headworks.gateway.counting import Counting
 from headworks.gateway.dialects.base import Limits
 from headworks.gateway.explanations import Explanations
@@ -96,6 +98,8 @@ class App:
         self.ledger = LedgerDesk(
             embedded, self._shared, owner, self.gate.check, lambda: self.policy.pools, self._ledger_answered, clock.now_s
         )
+        self.costs = records.costs = Costs(policy, self.ledger.charged, self.store.now_ms, clock.now_s)
+        self.cost_desk = CostDesk(self.usage, clock.utc_s)
         self.answers = parts.answers(settings)
         self.standing = Standing(
             self.snapshot, self.gate.estimates, self.registry, self.accounts, records.troubles, clock.now_s, clock.utc_s
@@ -111,7 +115,13 @@ class App:
             self.key_watch.keys,
             self.models,
             self.answers,
-            Own(self._usage, self.explanations, self.log.name if self.log is not None else _unnoted, clock.utc_s),
+            Own(
+                self._usage,
+                self.explanations,
+                self.cost_desk.own,
+                self.log.name if self.log is not None else _unnoted,
+                clock.utc_s,
+            ),
             parts.equals(settings),
             self.guard,
             Limits(parts=settings.parts),
@@ -240,7 +250,8 @@ class App:
         self.key_watch.change(settings, policy)
         self._allow_labels()
         if self.usage is not None:
-            self.usage.change_policy(policy)
+            self.usage.change_policy(self.replicas.configured)
+        self.costs.change_policy(self.replicas.configured)
         self.runner.feed(events.PolicyChanged(policy))
         self._read_usage(others)
         await asyncio.sleep(0)  # the gate takes both in at the end of this turn: whoever is told so may rely on it
@@ -301,6 +312,7 @@ class App:
             keys=self.key_watch,
             replicas=self,
             reload=lambda: self.reload_by,
+            cost=self.cost_desk,
         )
 
     def _usage(self, tenant: str) -> dict[str, Any]:
@@ -329,6 +341,7 @@ class App:
     def _readings(self) -> Iterable[Reading]:
         ledger = self.settings.ledger_url.partition(":")[0]
         yield from readings(self.snapshot(), self.ledger.charged(), ledger, self.store.now_ms())
+        yield from self.costs.readings()
         yield from ledger_readings(self._epoch, *self.ledger.audited())
         for service_class, ratio in self.accounts.goodput.ratios(clock.now_s()):
             yield Reading("goodput_ratio", (service_class,), ratio)

@@ -10,7 +10,8 @@ import asyncio
 import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from headworks.gateway.story import story
 
@@ -26,6 +27,7 @@ OURS = ("execution", "gateway", "replica")
 """What of a record no tenant needs to see."""
 
 Line = dict[str, Any]
+Found = TypeVar("Found")
 
 
 class TooMany(Exception):
@@ -48,11 +50,15 @@ class Explanations:
 
     async def own(self, name: str, tenant: str) -> dict[str, Any]:
         """The same for a tenant. Raises `TooMany`."""
+        return await self.aside(partial(self.of, name, tenant))
+
+    async def aside(self, look: Callable[[], Found]) -> Found:
+        """Something else of a tenant's that reads files, in its turn. Raises `TooMany`."""
         if self._waiting >= WAITING_MAX:
             raise TooMany
         self._waiting += 1
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._thread, self.of, name, tenant)
+            return await asyncio.get_running_loop().run_in_executor(self._thread, look)
         finally:
             self._waiting -= 1
 
