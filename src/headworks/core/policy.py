@@ -129,6 +129,8 @@ class TenantPolicy:
     quota: QuotaPolicy | None = None
     demotes: bool = False
     """Over its rate or quota in tokens it is not refused, but counts for less (B13)."""
+    frozen: bool = False
+    """Nothing new of it is taken, in observe mode neither: its operator says so (F13)."""
 
 
 @dataclass(slots=True)

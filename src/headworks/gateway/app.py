@@ -42,6 +42,7 @@ from headworks.gateway.log_facts import Facts
 from headworks.gateway.looks import Looks
 from headworks.gateway.metrics import Reading, Registry
 from headworks.gateway.models import Models
+from headworks.gateway.orders import TENANT_VERBS, Orders
 from headworks.gateway.own import Own
 from headworks.gateway.proxy import Proxy
 from headworks.gateway.readings import ledger_readings, readings
@@ -74,32 +75,36 @@ class App:
     def __init__(self, policy: Policy, settings: Settings, *, name: str = "gateway") -> None:
         boot = secrets.token_hex(8)
         owner = Owner(name, boot)
+        self.log = parts.decision_log(settings)
+        self.facts = Facts(self.log)
+        self.orders = Orders(settings, self.facts.declared, clock.utc_s)
+        outbox = Outbox()
+        self.replicas = Replicas(policy, settings, outbox)
+        policy = self.orders.applied(policy)
         self.policy, self.settings = policy, settings
         turns = clock.TurnClock(clock.now_s)
         self.store, embedded, self._shared = stores.opened(settings, owner, self._feed, turns.now_ms)
         self._utc_offset_s = clock.utc_s() - clock.now_s()
         """Fixed for this life: setting the machine's clock moves no quota's period."""
         self.gate = Gate(policy, name, secrets.token_bytes(32), boot, self._utc_offset_s)
-        outbox = Outbox()
-        self.replicas = Replicas(policy, settings, outbox)
         self.models = Models(policy)
         self.registry = Registry(self._readings)
         self.key_watch = KeyWatch(stores.keyring(settings, self._shared), settings, policy, clock.utc_s, self._allow_labels)
         self._allow_labels()
         self.accounts = Accounts(self.registry)
-        self.log = parts.decision_log(settings)
         self.usage = parts.usage_journal(settings, policy, self._utc_offset_s)
         records = Records(self.accounts, self.log, self.usage)
         self.runner = Runner(
             self.gate, self.store, self.replicas.engines, records, clock.now_s, watches(settings, clock.now_s), turns, outbox
         )
-        self.facts = Facts(self.log).began(name, boot, self._utc_offset_s, settings.ledger_url.partition(":")[0], policy)
+        self.facts.began(name, boot, self._utc_offset_s, settings.ledger_url.partition(":")[0], policy)
         self.runner.on_fact = self._on_fact
         self.ledger = LedgerDesk(
             embedded, self._shared, owner, self.gate.check, lambda: self.policy.pools, self._ledger_answered, clock.now_s
         )
         self.costs = records.costs = Costs(policy, self.ledger.charged, self.store.now_ms, clock.now_s)
         self.cost_desk = CostDesk(self.usage, clock.utc_s)
+        self.ledger.on_declared = self.orders.declare
         self.answers = parts.answers(settings)
         self.standing = Standing(
             self.snapshot, self.gate.estimates, self.registry, self.accounts, records.troubles, clock.now_s, clock.utc_s
@@ -115,13 +120,7 @@ class App:
             self.key_watch.keys,
             self.models,
             self.answers,
-            Own(
-                self._usage,
-                self.explanations,
-                self.cost_desk.own,
-                self.log.name if self.log is not None else _unnoted,
-                clock.utc_s,
-            ),
+            self._own(),
             parts.equals(settings),
             self.guard,
             Limits(parts=settings.parts),
@@ -137,6 +136,10 @@ class App:
         """Reads the file again; whoever serves from one sets it."""
         self._epoch = ""
         """Which process a shared ledger was opened for."""
+
+    def _own(self) -> Own:
+        note = self.log.name if self.log is not None else _unnoted
+        return Own(self._usage, self.explanations, self.cost_desk.own, note, clock.utc_s)
 
     # life
 
@@ -228,20 +231,39 @@ class App:
             if self.certificates is not None:
                 self.certificates.refresh()
             self.replicas.configured = policy
-            await self._take(self.replicas.policy(), settings)
+            await self._take(policy.number, settings)
 
     @property
     def engines(self) -> dict[str, Engine]:
         return self.replicas.engines
 
-    async def tell_replica(self, verb: str, name: str, reason: str) -> dict[str, Any]:
+    async def tell_replica(self, verb: str, name: str, reason: str, actor: str) -> dict[str, Any]:
         """What an operator asks of one replica: `drain`, `resume` or `withdraw`. Raises `Untold`."""
         async with self.replicas.changing:
-            self.replicas.tell(verb, name, reason)
-            await self._take(replace(self.replicas.policy(), number=self.policy.number + 1), self.settings)
+            self.replicas.tell(verb, name)
+            await self._take(self.policy.number + 1, self.settings)
+        self.orders.declare(actor, verb, name, reason, "done")
         return self.replicas_shown().get(name, {"state": "forgotten"})
 
-    async def _take(self, policy: Policy, settings: Settings) -> None:
+    async def order(self, verb: str, subject: str, reason: str, actor: str) -> dict[str, Any]:
+        """What an operator orders beside the configuration: a tenant is frozen, this gateway observes. Raises `Unordered`."""
+        async with self.replicas.changing:
+            if verb in TENANT_VERBS:
+                self.orders.tenant(verb, subject, actor, reason, self.policy)
+            else:
+                self.orders.mode(verb, actor, reason, self.replicas.configured)
+            await asyncio.to_thread(self.orders.keep)
+            await self._take(self.policy.number + 1, self.settings)
+        self.orders.declare(actor, verb, subject, reason, "done")
+        return self.orders_shown()
+
+    def orders_shown(self) -> dict[str, Any]:
+        """What an operator has ordered, and what was declared lately."""
+        return self.orders.shown(self.policy)
+
+    async def _take(self, number: int, settings: Settings) -> None:
+        """Decide by the configuration with what an operator orders and tells beside it, from now on."""
+        policy = replace(self.orders.applied(self.replicas.policy()), number=number)
         others = await self._other_usage(policy)
         self.policy, self.settings = policy, settings
         self.guard.change(settings.guard)
@@ -313,6 +335,7 @@ class App:
             replicas=self,
             reload=lambda: self.reload_by,
             cost=self.cost_desk,
+            orders=self,
         )
 
     def _usage(self, tenant: str) -> dict[str, Any]:
