@@ -70,7 +70,8 @@ class Orders:
 
     def __init__(self, settings: Settings, note: Callable[[Declared], None], wall_s: Callable[[], float]) -> None:
         """`note` puts a declaration into the decision log."""
-        self._path = Path(f"{settings.keys_path}.orders") if settings.keys_path is not None else None
+        scheme, _, path = settings.ledger_url.partition(":")
+        self._path = Path(f"{path}.orders") if scheme == "sqlite" else None
         self._is_shared = ledger_url.is_shared(settings.ledger_url)
         self._note = note
         self._wall_s = wall_s
