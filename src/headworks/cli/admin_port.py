@@ -127,7 +127,8 @@ def admin_ports(admin: str | None, config: Path | None) -> list[AdminPort]:
 
     chosen = load(str(config), os.environ, exposed_ok=True).config_or_raise()
     workers = range(1, chosen.server.workers + 1)
-    return [AdminPort(f"http://{build.settings(chosen, os.environ, one).admin}", first.key) for one in workers]
+    scheme = first.url.partition(":")[0]
+    return [AdminPort(f"{scheme}://{build.settings(chosen, os.environ, one).admin}", first.key, first.tls) for one in workers]
 
 
 def declare(admin: str | None, config: Path | None, path: str, asked: dict[str, str]) -> dict[str, Any]:

@@ -38,7 +38,7 @@ from headworks.gateway.guard import Guard
 from headworks.gateway.http.listen import listen_on_port, set_options
 from headworks.gateway.key_watch import KeyWatch
 from headworks.gateway.ledger_desk import LedgerDesk
-from headworks.gateway.log_facts import Facts
+from headworks.gateway.log_facts import Declared, Facts
 from headworks.gateway.looks import Looks
 from headworks.gateway.metrics import Reading, Registry
 from headworks.gateway.models import Models
@@ -75,9 +75,7 @@ class App:
     def __init__(self, policy: Policy, settings: Settings, *, name: str = "gateway") -> None:
         boot = secrets.token_hex(8)
         owner = Owner(name, boot)
-        self.log = parts.decision_log(settings)
-        self.facts = Facts(self.log)
-        self.orders = Orders(settings, self.facts.declared, clock.utc_s)
+        self.orders = Orders(settings, self._declared, clock.utc_s)
         outbox = Outbox()
         self.replicas = Replicas(policy, settings, outbox)
         policy = self.orders.applied(policy)
@@ -92,12 +90,13 @@ class App:
         self.key_watch = KeyWatch(stores.keyring(settings, self._shared), settings, policy, clock.utc_s, self._allow_labels)
         self._allow_labels()
         self.accounts = Accounts(self.registry)
+        self.log = parts.decision_log(settings)
         self.usage = parts.usage_journal(settings, policy, self._utc_offset_s)
         records = Records(self.accounts, self.log, self.usage)
         self.runner = Runner(
             self.gate, self.store, self.replicas.engines, records, clock.now_s, watches(settings, clock.now_s), turns, outbox
         )
-        self.facts.began(name, boot, self._utc_offset_s, settings.ledger_url.partition(":")[0], policy)
+        self.facts = Facts(self.log).began(name, boot, self._utc_offset_s, settings.ledger_url.partition(":")[0], policy)
         self.runner.on_fact = self._on_fact
         self.ledger = LedgerDesk(
             embedded, self._shared, owner, self.gate.check, lambda: self.policy.pools, self._ledger_answered, clock.now_s
@@ -302,6 +301,9 @@ class App:
             scope = quota.scope(name, periods[name].name)
             used += [Charge(scope, "tokens", tokens), Charge(scope, "nanomoney", nanomoney)]
         self.runner.feed(events.UsageRead(tuple(used)))
+
+    def _declared(self, declared: Declared) -> None:
+        self.facts.declared(declared)
 
     # the ledger
 
