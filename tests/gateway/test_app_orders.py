@@ -36,7 +36,7 @@ def test_F13_a_frozen_tenant_gets_nothing_new_what_waits_is_refused_what_runs_ru
         pool = {"active_requests_max": 1}
         async with scene(pool=pool, tenants=TENANTS, server=WITH_KEY, classes=PATIENT) as s:
             running = await s.connect()
-            running.send(chat(key="ACME_KEY", stream=True, tokens=200))
+            running.send(chat(key="ACME_KEY", stream=True, tokens=1200))
             await first_event(running)
             waiting = asyncio.create_task(s.ask(chat("Idempotency-Key: waits", key="ACME_KEY")))
             other = asyncio.create_task(s.ask(chat(key="BATCHCO_KEY")))
