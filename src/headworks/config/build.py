@@ -20,6 +20,7 @@ from headworks.config.settings import (
     PartPrices,
     ReplicaSettings,
     Settings,
+    TelemetrySettings,
     TlsFiles,
     UsageSettings,
 )
@@ -46,7 +47,7 @@ from headworks.core.policy import (
 ANONYMOUS = "anonymous"
 DEFAULT_CLASS = "interactive"
 VERSION_LENGTH = 12
-OWN_SECTIONS = ("server", "log", "usage")
+OWN_SECTIONS = ("server", "log", "usage", "telemetry")
 """What each gateway of a fleet may have otherwise under the same policy: ports, files, observing."""
 PREEMPTIONS_UNTOLD = ("sglang", "llamacpp")
 """Engines of which it is not seen that their memory is full: SGLang's pages do not count it, llama.cpp fails everybody."""
@@ -297,6 +298,7 @@ def settings(config: Config, environment: Mapping[str, str], worker: int = 1) ->
         when_lost=config.ledger.when_lost,
         keys_secret=_secret(config.ledger.keys_secret, environment),
         usage=UsageSettings(config.usage.path, config.usage.keep_days),
+        telemetry=TelemetrySettings(config.telemetry.otlp_url, config.telemetry.traces_ratio),
         tokenizers={name: model.tokenizer for name, model in config.models.items() if model.tokenizer is not None},
         parts={name: _prices(model) for name, model in config.models.items() if model.image or model.audio},
     )

@@ -12,6 +12,7 @@ from headworks.gateway.costs import Costs
 from headworks.gateway.decisions import DecisionLog
 from headworks.gateway.last_minute import LastMinute
 from headworks.gateway.metrics import Registry
+from headworks.gateway.telemetry import Telemetry
 from headworks.gateway.usage import UsageJournal
 
 OVERLOADED = frozenset({429, 503})
@@ -238,6 +239,8 @@ class Records:
         self._accounts = accounts
         self.costs: Costs | None = None
         """Who sums up what engines cost."""
+        self.telemetry: Telemetry | None = None
+        """Who sends traces and metrics on."""
         self._log = log
         self._usage = usage
 
@@ -250,6 +253,8 @@ class Records:
                 usage.write(record)
             if self.costs is not None:
                 self.costs.ended(record)
+            if self.telemetry is not None:
+                self.telemetry.ended(record)
         if self._accounts.record(record):
             if log is not None:
                 log.encode()
@@ -259,7 +264,8 @@ class Records:
     def troubles(self) -> list[str]:
         """What could not be written down, a sentence each; none while the disk takes everything."""
         kept = (("The decision log", self._log), ("The usage journal", self._usage))
-        found = []
+        lost = 0 if self.telemetry is None else self.telemetry.dropped
+        found = [f"Traces of {lost:,} requests were not taken by the collector and are lost."] if lost else []
         for name, one in kept:
             if one is not None and (one.failure or one.dropped):
                 now = f"cannot be written: {one.failure}" if one.failure else "is written again"

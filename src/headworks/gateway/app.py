@@ -10,7 +10,7 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -52,6 +52,7 @@ from headworks.gateway.routes import methods
 from headworks.gateway.runner import Runner
 from headworks.gateway.standing import Standing, obstacles
 from headworks.gateway.tls import Certificates
+from headworks.gateway.tracing import Tracing
 from headworks.gateway.usage import Others
 
 log = logging.getLogger("headworks.gateway")
@@ -93,6 +94,7 @@ class App:
         self.log = parts.decision_log(settings)
         self.usage = parts.usage_journal(settings, policy, self._utc_offset_s)
         records = Records(self.accounts, self.log, self.usage)
+        self.telemetry = records.telemetry = parts.telemetry(settings, name, self._utc_offset_s)
         self.runner = Runner(
             self.gate, self.store, self.replicas.engines, records, clock.now_s, watches(settings, clock.now_s), turns, outbox
         )
@@ -120,6 +122,7 @@ class App:
             self.models,
             self.answers,
             self._own(),
+            Tracing(self.telemetry, self._note()),
             parts.equals(settings),
             self.guard,
             Limits(parts=settings.parts),
@@ -137,8 +140,10 @@ class App:
         """Which process a shared ledger was opened for."""
 
     def _own(self) -> Own:
-        note = self.log.name if self.log is not None else _unnoted
-        return Own(self._usage, self.explanations, self.cost_desk.own, note, clock.utc_s)
+        return Own(self._usage, self.explanations, self.cost_desk.own, self._note(), clock.utc_s)
+
+    def _note(self) -> Callable[[str, RequestKey, str], None]:
+        return self.log.name if self.log is not None else _unnoted
 
     # life
 
@@ -212,6 +217,8 @@ class App:
             self.log.close()
         if self.usage is not None:
             self.usage.close()
+        if self.telemetry is not None:
+            await asyncio.to_thread(self.telemetry.close)
 
     def fixed(self, settings: Settings) -> list[str]:
         """What these settings would change that stays as it was started: it keeps a reload from being taken."""
@@ -384,7 +391,7 @@ class App:
         allow("replica", {*self.replicas.engines, *(one.name for pool in policy.pools.values() for one in pool.replicas)})
 
 
-ADDRESSES = ("listen", "admin", "tls", "ledger_url", "domain", "when_lost", "durability", "decision_log", "usage")
+ADDRESSES = ("listen", "admin", "tls", "ledger_url", "domain", "when_lost", "durability", "decision_log", "usage", "telemetry")
 SECRETS = ("admin_key", "keys_secret")
 REMEMBERED = ("remember_s", "replay_bytes_max", "replay_total_bytes_max")
 """Settings of what is kept for a repeated key."""
