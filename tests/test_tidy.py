@@ -33,7 +33,7 @@ CORE = sorted((SOURCE / "core").glob("*.py"))
 FILE_LINES_MAX = 400
 FUNCTION_LINES_MAX = 60
 FUNCTION_LINES_MEDIAN_MAX = 10
-CORE_LINES_MAX = 16_503
+CORE_LINES_MAX = 16_518
 PUBLIC_PORT_LINES_MAX = 1_627
 """May only shrink: a port that can be read in one sitting would have 1,200."""
 LONG_FILES = {
@@ -204,9 +204,7 @@ def test_float_fields_carry_their_unit() -> None:
     assert found == UNITLESS_FLOATS, "name its unit; or, if one is gone, take it out of the list"
 
 
-UNANSWERED = {
-    "tenant_frozen",
-}
+UNANSWERED: set[str] = set()
 """Reasons of what is not in force yet, which no test knows. May only shrink."""
 
 PUBLIC = ("types", "commands", "events", "effects", "reasons")

@@ -25,7 +25,7 @@ class SaidLedger:
     def __init__(self, *differences: str, fault: str = "") -> None:
         self.differences = list(differences)
         self.fault = fault
-        self.declared: list[tuple[str, str, str]] = []
+        self.declared: list[tuple[str, str, str, str]] = []
 
     async def show(self) -> Any:
         if self.fault:
@@ -35,8 +35,8 @@ class SaidLedger:
     async def audit(self) -> list[str]:
         return self.differences
 
-    async def declare(self, verb: str, subject: str, reason: str) -> Any:
-        self.declared.append((verb, subject, reason))
+    async def declare(self, verb: str, subject: str, reason: str, actor: str) -> Any:
+        self.declared.append((verb, subject, reason, actor))
         return {"outcome": "ok"}
 
 
@@ -110,7 +110,7 @@ def test_F12_what_an_operator_declares_needs_the_admin_key_and_a_reason() -> Non
         assert known.post("/admin/ledger/release", json=forged, headers=bearer).status_code == 400
     assert ledger.declared == []
     assert known.post("/admin/ledger/release", json=asked, headers=bearer).json() == {"outcome": "ok"}
-    assert ledger.declared == [("release", "x1", "its engine was scrapped")]
+    assert ledger.declared == [("release", "x1", "its engine was scrapped", "server.admin_key")]
 
 
 def test_F12_explain_finds_or_says_404() -> None:

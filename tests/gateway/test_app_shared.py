@@ -99,7 +99,7 @@ def test_A11_audit_and_release_look_at_the_live_store(server: servers.Server) ->
             found = (await second.admin("/admin/ledger/audit", **BEARER)).json()["differences"]
             assert f"pool:llama tokens: no counter for {shown['tokens']['llama']}" in found
             server.ask("RENAME", "aside", counters)
-            said = await second.app.ledger.declare("release", record["execution"], "of this test")
+            said = await second.app.ledger.declare("release", record["execution"], "of this test", "server.admin_key")
             assert said == {"outcome": "ok", "state": "FAILED", "evidence": "operator"}
             assert (await second.admin("/admin/ledger", **BEARER)).json()["tokens"] == {"llama": 0}
             await rest_of_stream(client)

@@ -107,7 +107,7 @@ def test_H2_a_hash_never_logs_in(place: Place) -> None:
     (kept,) = KeyStore(str(place.file)).kept()
     for text in (kept.hash, kept.hash.hex().encode(), kept.id.encode(), b"hw-" + kept.hash.hex().encode()):
         assert place.watch.keys.identify(b"Bearer " + text, "a", 0.0) == Denied("invalid_api_key")
-        assert not place.watch.keys.opens_admin(b"Bearer " + text)
+        assert not place.watch.keys.admin(b"Bearer " + text)
 
 
 @pytest.mark.parametrize(
@@ -183,12 +183,12 @@ def test_H2_admin_keys_and_tenants_keys_are_apart(place: Place) -> None:
     assert not place.watch.admin_exists
     admin, tenant = place.do("add", admin=True), place.do("add", tenant="acme")
     assert place.watch.admin_exists
-    assert place.watch.keys.opens_admin(f"Bearer {admin['key']}".encode())
+    assert place.watch.keys.admin(f"Bearer {admin['key']}".encode()) == admin["id"]
     assert place.who(admin["key"]) == Denied("invalid_api_key")
     for key in (tenant["key"], "batchco-key-of-the-test", "", "x" * 1_000_000):
-        assert not place.watch.keys.opens_admin(f"Bearer {key}".encode())
+        assert not place.watch.keys.admin(f"Bearer {key}".encode())
     place.do("revoke", admin["id"])
-    assert not place.watch.keys.opens_admin(f"Bearer {admin['key']}".encode())
+    assert not place.watch.keys.admin(f"Bearer {admin['key']}".encode())
     assert place.watch.admin_exists, "a port that had a key is not opened by the key's end"
 
 

@@ -64,7 +64,7 @@ def used(journal: UsageJournal, kind: str = "day", utc_s: float = WALL_S, tenant
 
 
 def test_F7_an_execution_is_one_line_with_its_evidence_and_its_price(tmp_path: Path, journal: UsageJournal) -> None:
-    journal.write(ended("completed", execution="e1", usage=Usage(30, 8, 20, 2.5, "stop", True)))
+    journal.write(ended("completed", execution="e1", replica="llama/0", usage=Usage(30, 8, 20, 2.5, "stop", True)))
     journal.flush()
     (line,) = lines(tmp_path)
     assert line == {
@@ -74,6 +74,9 @@ def test_F7_an_execution_is_one_line_with_its_evidence_and_its_price(tmp_path: P
         "client": "acme/1",
         "model": "m",
         "pool": "llama",
+        "replica": "llama/0",
+        "sent_utc_s": 1_796_007_595.0,
+        "sequences": 2,
         "prompt_tokens": 30,
         "cached_tokens": 8,
         "output_tokens": 20,

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import httpx
+import msgspec
 import typer
 
 ASK_S_MAX = 10.0
@@ -17,6 +18,7 @@ KEY_VARIABLE = "HEADWORKS_ADMIN_KEY"
 
 AdminOption = Annotated[str | None, typer.Option("--admin", help=f"The admin port. Default: {URL_DEFAULT}")]
 ConfigOption = Annotated[Path | None, typer.Option("--config", help="Take the admin port and its key from this file.")]
+ReasonOption = Annotated[str, typer.Option("--reason", help="Why; it stands in the gateway's log.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")]
 
 
@@ -113,6 +115,36 @@ def _by_file(cert: str) -> ssl.SSLContext:
     except OSError as error:
         could_not_ask(f"{cert} cannot be read as a certificate: {error.strerror or error}.")
     return context
+
+
+def admin_ports(admin: str | None, config: Path | None) -> list[AdminPort]:
+    """The same of every worker that the file says there are; an option names one."""
+    first = admin_port(admin, config)
+    if admin is not None or config is None:
+        return [first]
+    from headworks.config import build
+    from headworks.config.load import load
+
+    chosen = load(str(config), os.environ, exposed_ok=True).config_or_raise()
+    workers = range(1, chosen.server.workers + 1)
+    scheme = first.url.partition(":")[0]
+    return [AdminPort(f"{scheme}://{build.settings(chosen, os.environ, one).admin}", first.key, first.tls) for one in workers]
+
+
+def declare(admin: str | None, config: Path | None, path: str, asked: dict[str, str]) -> dict[str, Any]:
+    """Order something of every gateway that is named; the last one's answer. Ends the verb with 2 where one did not do it."""
+    body: Any = None
+    for port in admin_ports(admin, config):
+        status, body = port.ask("POST", path, asked)
+        if status != 200 or not isinstance(body, dict) or "holds" not in body:
+            could_not_ask(f"{port.url} answered {status}: {body.get('error', {}).get('message', 'in other words')}")
+    assert isinstance(body, dict)
+    return body
+
+
+def print_json(value: Any) -> None:
+    """An answer for machines."""
+    typer.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
 
 
 def could_not_ask(sentence: str) -> NoReturn:

@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from headworks.cli.admin_port import AdminOption, ConfigOption, JsonOption, admin_port, could_not_ask
+from headworks.cli.admin_port import AdminOption, ConfigOption, JsonOption, ReasonOption, admin_port, could_not_ask
 
 if TYPE_CHECKING:
     from headworks.ledgers.backup import Kept
@@ -29,7 +29,6 @@ RECORDS_SHOWN_MAX = 50
 CONFIG_DEFAULT = Path("headworks.yaml")
 
 LedgerConfigOption = Annotated[Path, typer.Option("--config", help="The file that names the ledger.")]
-ReasonOption = Annotated[str, typer.Option("--reason", help="Why; it stands in the gateway's log.")]
 LedgerOption = Annotated[Path | None, typer.Option("--ledger", help="The ledger's file itself, instead of --config.")]
 
 

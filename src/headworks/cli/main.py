@@ -53,10 +53,13 @@ VERBS: tuple[Verb, ...] = (
     Verb("explain", "Ask", "Tell the story of one request: what was compared with what, and what would have helped."),
     Verb("sim", "Ask", "Run a scenario in virtual time on the same core, and hold it to what it expects."),
     Verb("plan", "Ask", "Decide a decision log once more, by another configuration: who would have come out otherwise."),
+    Verb("cost", "Ask", "State what the engines of a period cost, who caused it, and what was wasted."),
     Verb("load", "Ask", "Offer recorded traffic to a server and tell what its clients got."),
     Verb("ledger", "Ask", "Show or audit what is held in a gateway's ledger; back it up, restore it."),
     Verb("replica", "Ask", "Show the engines of a gateway; let one drain, come back, or go for good."),
     Verb("policy", "Ask", "Show the policy a gateway decides by, or have it read its file again."),
+    Verb("tenant", "Ask", "Freeze a tenant, so that nothing new of it is taken; thaw it."),
+    Verb("mode", "Ask", "Refuse nobody for a while (observe), or refuse again (enforce)."),
     Verb("keys", "Ask", "Issue, rotate, revoke and list the API keys of tenants."),
 )
 

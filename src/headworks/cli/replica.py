@@ -20,13 +20,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from headworks.cli.admin_port import AdminOption, AdminPort, ConfigOption, JsonOption, admin_port, could_not_ask
+from headworks.cli.admin_port import AdminOption, AdminPort, ConfigOption, JsonOption, ReasonOption, admin_port, could_not_ask
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Show the replicas of a gateway; drain or withdraw one.")
 LOOK_S = 0.2
 
 ReplicaArgument = Annotated[str, typer.Argument(help="The replica, as `replica list` names it: POOL/NAME.")]
-ReasonOption = Annotated[str, typer.Option("--reason", help="Why; it stands in the gateway's log.")]
 WaitOption = Annotated[float, typer.Option("--wait", help="Wait so many seconds for it to hold nothing.")]
 
 

@@ -20,6 +20,7 @@ from headworks.config.settings import (
     PartPrices,
     ReplicaSettings,
     Settings,
+    TelemetrySettings,
     TlsFiles,
     UsageSettings,
 )
@@ -46,7 +47,7 @@ from headworks.core.policy import (
 ANONYMOUS = "anonymous"
 DEFAULT_CLASS = "interactive"
 VERSION_LENGTH = 12
-OWN_SECTIONS = ("server", "log", "usage")
+OWN_SECTIONS = ("server", "log", "usage", "telemetry")
 """What each gateway of a fleet may have otherwise under the same policy: ports, files, observing."""
 PREEMPTIONS_UNTOLD = ("sglang", "llamacpp")
 """Engines of which it is not seen that their memory is full: SGLang's pages do not count it, llama.cpp fails everybody."""
@@ -185,8 +186,15 @@ def _price(section: Price) -> PricePolicy:
 def _price_version(config: Config) -> str:
     """Names the prices by their content, so that a line of the usage journal says by which it was billed."""
     prices = {name: model.price_per_mtoken for name, model in config.models.items() if model.price_per_mtoken is not None}
-    text = ";".join(f"{name}={price.model_dump_json()}" for name, price in sorted(prices.items()))
-    return sha256(text.encode()).hexdigest()[:VERSION_LENGTH] if prices else ""
+    said = [f"{name}={price.model_dump_json()}" for name, price in sorted(prices.items())]
+    said += [f"pool {name}={cost}" for name, pool in sorted(config.pools.items()) if (cost := _nanomoney_per_h(pool))]
+    said += [f"spill {name}={spill.price_per_mtoken.model_dump_json()}" for name, spill in sorted(config.spill.items())]
+    return sha256(";".join(said).encode()).hexdigest()[:VERSION_LENGTH] if said else ""
+
+
+def _nanomoney_per_h(section: Pool) -> int:
+    """What one of its engines costs: the price of an accelerator, for each that it has."""
+    return round((section.gpu_price_per_h or 0.0) * 1_000_000_000) * (section.gpus or 1)
 
 
 def _pool(name: str, section: Pool) -> PoolPolicy:
@@ -226,6 +234,7 @@ def _pool(name: str, section: Pool) -> PoolPolicy:
         retries_ratio_max=section.retries.ratio_max,
         sessions_ratio_max=section.sessions.pool_ratio_max,
         session_idle_s=section.sessions.idle_s,
+        nanomoney_per_h=_nanomoney_per_h(section),
     )
 
 
@@ -289,6 +298,7 @@ def settings(config: Config, environment: Mapping[str, str], worker: int = 1) ->
         when_lost=config.ledger.when_lost,
         keys_secret=_secret(config.ledger.keys_secret, environment),
         usage=UsageSettings(config.usage.path, config.usage.keep_days),
+        telemetry=TelemetrySettings(config.telemetry.otlp_url, config.telemetry.traces_ratio),
         tokenizers={name: model.tokenizer for name, model in config.models.items() if model.tokenizer is not None},
         parts={name: _prices(model) for name, model in config.models.items() if model.image or model.audio},
     )

@@ -207,8 +207,8 @@ class Pool(Section):
     breaker: Breaker = section(Breaker, "When a failing replica is left alone.")
     retries: Retries = section(Retries, "Second tries upstream.")
     mirror: Mirror | None = Field(None, description="A second pool that gets copies.")
-    gpu_price_per_h: NotNegative | None = Field(None, description="What one accelerator costs.")
-    gpus: Count | None = Field(None, description="Accelerators of a replica.")
+    gpu_price_per_h: NotNegative | None = Field(None, description="Money for an hour of one accelerator.")
+    gpus: Count | None = Field(None, description="Accelerators of a replica; 1 if not stated.")
     replicas: list[Replica] = Field(min_length=1, max_length=REPLICAS_MAX, description="The engines.")
 
 

@@ -28,6 +28,7 @@ from headworks.config.values import (
     SecretReference,
     Section,
     Text,
+    WebUrl,
     section,
 )
 
@@ -114,6 +115,15 @@ class Log(Section):
     keep_days: Count = Field(30, description="Days a file is kept.")
 
 
+class Telemetry(Section):
+    """Traces and gen_ai metrics for an OpenTelemetry collector (extra: otel)."""
+
+    otlp_url: WebUrl | None = Field(None, description="The collector, over OTLP/HTTP: http://HOST:4318. null: nothing is sent.")
+    traces_ratio: Ratio = Field(
+        0.01, description="Share of requests recorded that come without a traceparent; with one, its sampling decides."
+    )
+
+
 def _nothing_is_none_of_them(value: Any) -> Any:
     return {} if value is None else value
 
@@ -125,6 +135,7 @@ class Config(Section):
     ledger: Ledger = section(Ledger, "Where it is counted what is in use.")
     usage: UsageJournal = section(UsageJournal, "The source of quotas and statements.")
     log: Log = section(Log, "What is written down of decisions.")
+    telemetry: Telemetry = section(Telemetry, "Traces and gen_ai metrics for an OpenTelemetry collector.")
     classes: Annotated[dict[Name, ServiceClass], BeforeValidator(with_built_in_classes)] = Field(
         {},
         max_length=CLASSES_MAX,
@@ -173,6 +184,4 @@ NOT_YET_IN_FORCE: tuple[NotYet, ...] = (
     NotYet("tenants.*.slo", "the class's promises hold"),
     NotYet("models.*.kv_bytes_per_token", "memory is counted in tokens"),
     NotYet("pools.*.mirror", "nothing is copied"),
-    NotYet("pools.*.gpu_price_per_h", "nothing is priced"),
-    NotYet("pools.*.gpus", "nothing is priced"),
 )

@@ -99,6 +99,14 @@ class PartPrices:
 
 
 @dataclass(slots=True)
+class TelemetrySettings:
+    """Where traces and metrics are sent. `otlp_url` None: nowhere."""
+
+    otlp_url: str | None = None
+    traces_ratio: float = 0.01
+
+
+@dataclass(slots=True)
 class Settings:
     """What a gateway is built from, beside its policy."""
 
@@ -126,6 +134,7 @@ class Settings:
     """No tenants are configured: whoever reaches the port is tenant `ANONYMOUS`, without a key."""
     decision_log: DecisionLogSettings
     usage: UsageSettings
+    telemetry: TelemetrySettings = field(default_factory=TelemetrySettings)
     workers: int = 1
     """Gateway processes that listen on the same port."""
     when_lost: str = "closed"

@@ -28,16 +28,18 @@ from headworks.core.events import (
     UsageRead,
 )
 from headworks.core.identity import Identity
+from headworks.core.lane import Lane
 from headworks.core.life import ASKED, CLAIMING, RUNNING, SENT, Life
 from headworks.core.policy import INFINITE_S, Policy
 from headworks.core.pool import Pool
 from headworks.core.refusing import Refusing
 from headworks.core.replica import BROKEN, Replica
 from headworks.core.reserves import EXCEEDED
+from headworks.core.tenant import FROZEN
 
 LOOK_S_MIN = 0.025
 """Looks cost the engine's front end time: not more often than this, however fast its clock runs."""
-NO_LONGER = ("request_exceeds_capacity", "insufficient_quota", "tenant_capacity_exceeded")
+NO_LONGER = (FROZEN, "request_exceeds_capacity", "insufficient_quota", "tenant_capacity_exceeded")
 """Refusals by a new policy that reach what waits already. It has drawn on its rates, so they do not concern it any more."""
 
 
@@ -143,6 +145,10 @@ class Changes:
         if "ready" in states or (BROKEN in states and self._desk.policy.observe):
             return ""
         return BROKEN if BROKEN in states else "no_replica"
+
+    def closed_to(self, lane: Lane, now_s: float) -> str:
+        """The same, or that its tenant is frozen."""
+        return FROZEN if lane.tenant_policy.frozen else self.closed(lane.pool, now_s)
 
     def drain(self, event: Drain, now_s: float) -> None:
         """Admit nobody new; what waits and could not start in time is answered now, the rest runs out."""

@@ -42,7 +42,7 @@ class Considering:
             limit.reached = was
         if use is not None:
             use.asked_s = asked_s
-        refusal = self._changes.closed(pool, now_s) or refusal
+        refusal = self._changes.closed_to(life.lane, now_s) or refusal
         if refusal:
             return desk.decider.decision(life, "refuse", refusal, now_s, counts=False)
         runs = free and now_s < self._boot.open_until_s

@@ -102,7 +102,7 @@ class Gate:
                 metering.let_in(life, now_s)
             self._reserve(life, now_s)
             return
-        closed = self._changes.closed(lane.pool, now_s)
+        closed = self._changes.closed_to(lane, now_s)
         refusal = closed or self._preempting.refusal(life, discipline, now_s)
         if refusal and lane.cascade is not None and self._fallback.instead(life, refusal, now_s):
             return

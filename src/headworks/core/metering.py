@@ -15,14 +15,15 @@ from headworks.core.demotion import Usage30
 from headworks.core.life import Life
 from headworks.core.policy import PricePolicy
 from headworks.core.quota import FREE, GONE, PREFIX, billed
-from headworks.core.tenant import RATE, Rate
+from headworks.core.tenant import FROZEN, RATE, Rate
 from headworks.core.types import Row
 
 RETRIES = "retry_budget_exceeded"
 NEVER = "request_exceeds_capacity"
 WEIGHED = "share, for what it used in 30 s"
 """The unit of the verdict on a tenant that weighs less than its share."""
-AT_ONCE = (GONE, RETRIES, RATE)
+WHILE_FROZEN = "requests while it is frozen"
+AT_ONCE = (FROZEN, GONE, RETRIES, RATE)
 """Failed checks that refuse whatever else there is, the hardest first."""
 REASON = 5
 TOKENS, REQUESTS, MONEY = "tokens", "requests", "nanomoney"
@@ -73,7 +74,8 @@ def again(life: Life, now_s: float) -> list[Row]:
 def _quota(life: Life, now_s: float) -> list[Row]:
     lane = life.lane
     quota = lane.tenant.quota
-    return quota.rows(lane.tenant_scope, life.work, life.request.model, now_s) if quota is not None else []
+    found: list[Row] = [("tenant", lane.tenant_scope, 1, 0, WHILE_FROZEN, FROZEN)] if lane.tenant_policy.frozen else []
+    return found + quota.rows(lane.tenant_scope, life.work, life.request.model, now_s) if quota is not None else found
 
 
 def never(life: Life, now_s: float) -> Row | None:

@@ -129,6 +129,8 @@ class TenantPolicy:
     quota: QuotaPolicy | None = None
     demotes: bool = False
     """Over its rate or quota in tokens it is not refused, but counts for less (B13)."""
+    frozen: bool = False
+    """Nothing new of it is taken, in observe mode neither: its operator says so (F13)."""
 
 
 @dataclass(slots=True)
@@ -251,6 +253,8 @@ class PoolPolicy:
     """Prompts go where their beginning has been read. Without this they do not: a baseline."""
     spill: SpillPolicy | None = None
     """None: an ordinary pool."""
+    nanomoney_per_h: int = 0
+    """What each of its engines costs, in billionths. 0: not known."""
 
 
 @dataclass(slots=True)

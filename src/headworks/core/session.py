@@ -170,7 +170,7 @@ class Sessions:
         desk.lives[request.id] = life
         if request.key_given:
             self._identity.take_up(life)
-        closed = self._changes.closed(life.lane.pool, now_s)
+        closed = self._changes.closed_to(life.lane, now_s)
         refusal = closed or self.refusal(life, now_s)
         if refusal and not (desk.policy.observe and not closed):
             self._refusing.turn_away(life, refusal, now_s)
@@ -226,7 +226,7 @@ class Sessions:
         if use is None or use.pool is not base.pool:
             return InsideLane(base, SessionUse(scope, base.pool, base.tenant), desk.policy)
         lane = use.lanes.get(request.service_class)
-        if lane is None or lane.policy_version != desk.policy.version:
+        if lane is None or lane.policy_version != desk.policy.version or lane.tenant_policy is not base.tenant_policy:
             lane = use.lanes[request.service_class] = InsideLane(base, use, desk.policy)
         return lane
 

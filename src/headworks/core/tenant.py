@@ -13,11 +13,14 @@ from headworks.core.types import Row
 CLIENTS_MAX = 1_024
 """Clients of one tenant that are remembered; beyond, the one heard from first begins anew."""
 RATE = "rate_limit_exceeded"
+FROZEN = "tenant_frozen"
 
 
 def is_metered(policy: TenantPolicy) -> bool:
-    """A rate, a retry budget or a quota concerns this tenant's requests, whether it refuses them or demotes."""
-    return any(limit is not None for limit in (policy.rate, policy.client_rate, policy.retry_ratio, policy.quota))
+    """A rate, a retry budget or a quota concerns this tenant's requests, whether it refuses or demotes; or it is frozen."""
+    return policy.frozen or any(
+        limit is not None for limit in (policy.rate, policy.client_rate, policy.retry_ratio, policy.quota)
+    )
 
 
 @dataclass(slots=True)

@@ -97,8 +97,13 @@ class Engine(Protocol):
     evidence: tuple[str, ...]
     """The levels this adapter can give, best first."""
 
-    def run(self, execution: str, path: str, body: bytes, send_before_s: float, listener: Listener) -> Upstream:
-        """Send one request on one connection, once. Reads the clock as the last thing before the write."""
+    def run(
+        self, execution: str, path: str, body: bytes, send_before_s: float, listener: Listener, lines: bytes = b""
+    ) -> Upstream:
+        """Send one request on one connection, once. Reads the clock as the last thing before the write.
+
+        `lines`: header lines beside ours, whole, each with its end: those of its trace.
+        """
         ...
 
     def is_busy(self, status: int, payload: bytes) -> bool:

@@ -80,9 +80,9 @@ class LlamaCppEngine:
         self._looks = Pool(self._endpoint, clock_s)
         self._looked_s = float("-inf")
 
-    def run(self, execution: str, path: str, body: bytes, send_before_s: float, listener: Listener) -> Call:
+    def run(self, execution: str, path: str, body: bytes, send_before_s: float, listener: Listener, lines: bytes = b"") -> Call:
         """See `Engine.run`. None of the headers that make an answer outlive its client can be in the request: it is ours."""
-        return self._executions.send(self._endpoint.post(execution, path, body), body, send_before_s, listener)
+        return self._executions.send(self._endpoint.post(execution, path, body, lines), body, send_before_s, listener)
 
     def is_busy(self, status: int, payload: bytes) -> bool:
         """Never: it defers without a bound. Its 503 says that the model is being loaded, which may end in anything."""

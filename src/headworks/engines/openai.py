@@ -43,9 +43,9 @@ class OpenAIEngine:
         self._executions = Pool(self._endpoint, clock_s, outbox=outbox, read_on_after_abort=True)
         self._looks = Pool(self._endpoint, clock_s)
 
-    def run(self, execution: str, path: str, body: bytes, send_before_s: float, listener: Listener) -> Call:
+    def run(self, execution: str, path: str, body: bytes, send_before_s: float, listener: Listener, lines: bytes = b"") -> Call:
         """See `Engine.run`."""
-        return self._executions.send(self._endpoint.post(execution, path, body), body, send_before_s, listener)
+        return self._executions.send(self._endpoint.post(execution, path, body, lines), body, send_before_s, listener)
 
     def is_busy(self, status: int, payload: bytes) -> bool:
         """Never: what an unknown server has started when it says 429 or 503 is its own affair."""

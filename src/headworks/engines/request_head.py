@@ -1,4 +1,7 @@
-"""Heads of the requests that carry executions: made from scratch, nothing in them comes from a client."""
+"""Heads of the requests that carry executions: made from scratch, nothing in them comes from a client.
+
+But for the trace they belong to: lines that have been read, and are written anew (`gateway/trace_context.py`).
+"""
 
 from __future__ import annotations
 
@@ -15,14 +18,14 @@ class PostHeads:
         self._always = always
         self._heads: dict[str, bytes] = {}
 
-    def head(self, execution: str, path: str, body: bytes) -> bytes:
-        """The head of one request."""
+    def head(self, execution: str, path: str, body: bytes, lines: bytes = b"") -> bytes:
+        """The head of one request. `lines`: of its trace, each with its end."""
         begun = self._heads.get(path)
         if begun is None:
             begun = self._begun(path)
             if len(self._heads) < PATHS_KEPT_MAX:
                 self._heads[path] = begun
-        return b"%b%b\r\nContent-Length: %d\r\n\r\n" % (begun, execution.encode("ascii"), len(body))
+        return b"%b%b\r\nContent-Length: %d\r\n%b\r\n" % (begun, execution.encode("ascii"), len(body), lines)
 
     def _begun(self, path: str) -> bytes:
         text = (

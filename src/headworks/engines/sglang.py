@@ -53,11 +53,13 @@ class SglangEngine:
         self._executions = Pool(self._endpoint, clock_s, outbox=outbox)
         self._looks = Pool(self._endpoint, clock_s)
 
-    def run(self, execution: str, path: str, body: bytes, send_before_s: float, listener: Listener) -> Upstream:
+    def run(
+        self, execution: str, path: str, body: bytes, send_before_s: float, listener: Listener, lines: bytes = b""
+    ) -> Upstream:
         """See `Engine.run`. The body is ours, and no client's field of that name passes into it."""
         assert body.startswith(b"{"), "a request is an object"
         named = b'{"rid":"%b"%b%b' % (execution.encode(), b"" if body == b"{}" else b",", body[1:])
-        call = self._executions.send(self._endpoint.post(execution, path, named), named, send_before_s, listener)
+        call = self._executions.send(self._endpoint.post(execution, path, named, lines), named, send_before_s, listener)
         return _Named(execution, call, self)
 
     def abort_by_name(self, execution: str) -> None:

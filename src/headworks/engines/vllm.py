@@ -69,9 +69,9 @@ class VllmEngine:
         self._executions = Pool(self._endpoint, clock_s, outbox=outbox)
         self._looks = Pool(self._endpoint, clock_s)
 
-    def run(self, execution: str, path: str, body: bytes, send_before_s: float, listener: Listener) -> Call:
+    def run(self, execution: str, path: str, body: bytes, send_before_s: float, listener: Listener, lines: bytes = b"") -> Call:
         """See `Engine.run`."""
-        return self._executions.send(self._endpoint.post(execution, path, body), body, send_before_s, listener)
+        return self._executions.send(self._endpoint.post(execution, path, body, lines), body, send_before_s, listener)
 
     def is_busy(self, status: int, payload: bytes) -> bool:
         """Its two admission valves. A 500 that says it shuts down is not among them: what it started is not known."""

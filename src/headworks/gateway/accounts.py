@@ -7,15 +7,17 @@ from collections import deque
 from headworks.core.effects import Alarm, Outcome
 from headworks.core.reasons import REASONS
 from headworks.core.types import Decision
+from headworks.gateway.avoided import UNWANTED
+from headworks.gateway.costs import Costs
 from headworks.gateway.decisions import DecisionLog
 from headworks.gateway.last_minute import LastMinute
 from headworks.gateway.metrics import Registry
+from headworks.gateway.telemetry import Telemetry
 from headworks.gateway.usage import UsageJournal
 
 OVERLOADED = frozenset({429, 503})
 WORKER = "0"
 """One process serves in this version."""
-UNWANTED = frozenset({"cancelled", "failed", "expired"})
 WAITING_MAX = 64
 """Records that are counted together: a label is looked up once for all that share it. They are then written down as well,
 in the log and in the journal, while the processor has them at hand."""
@@ -235,6 +237,10 @@ class Records:
 
     def __init__(self, accounts: Accounts, log: DecisionLog | None, usage: UsageJournal | None = None) -> None:
         self._accounts = accounts
+        self.costs: Costs | None = None
+        """Who sums up what engines cost."""
+        self.telemetry: Telemetry | None = None
+        """Who sends traces and metrics on."""
         self._log = log
         self._usage = usage
 
@@ -242,8 +248,13 @@ class Records:
         log, usage = self._log, self._usage
         if log is not None:
             log.write(record)
-        if usage is not None and isinstance(record, Outcome):
-            usage.write(record)
+        if isinstance(record, Outcome):
+            if usage is not None:
+                usage.write(record)
+            if self.costs is not None:
+                self.costs.ended(record)
+            if self.telemetry is not None:
+                self.telemetry.ended(record)
         if self._accounts.record(record):
             if log is not None:
                 log.encode()
@@ -253,7 +264,8 @@ class Records:
     def troubles(self) -> list[str]:
         """What could not be written down, a sentence each; none while the disk takes everything."""
         kept = (("The decision log", self._log), ("The usage journal", self._usage))
-        found = []
+        lost = 0 if self.telemetry is None else self.telemetry.dropped
+        found = [f"Traces of {lost:,} requests were not taken by the collector and are lost."] if lost else []
         for name, one in kept:
             if one is not None and (one.failure or one.dropped):
                 now = f"cannot be written: {one.failure}" if one.failure else "is written again"

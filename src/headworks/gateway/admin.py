@@ -7,7 +7,7 @@ bearer token where one is known (`admin_keys.py`); probes and metrics do not, as
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Protocol, TypeGuard
+from typing import Any, Protocol
 
 import msgspec
 from starlette.applications import Starlette
@@ -16,7 +16,9 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from headworks.gateway.admin_keys import Guard, guard, json_body, key_routes, refused
+from headworks.gateway.admin_keys import Guard, asked_of, guard, key_routes, refused
+from headworks.gateway.admin_orders import OrderAnswers, order_routes
+from headworks.gateway.cost_desk import CostDesk, cost_routes
 from headworks.gateway.dashboard.routes import dashboard_routes
 from headworks.gateway.feed import VIEWERS_MAX, Feed, FeedResponse
 from headworks.gateway.key_watch import KeyWatch
@@ -39,7 +41,7 @@ class ReplicaAnswers(Protocol):
 
     def replicas_shown(self) -> dict[str, dict[str, Any]]: ...
 
-    async def tell_replica(self, verb: str, name: str, reason: str) -> dict[str, Any]: ...
+    async def tell_replica(self, verb: str, name: str, reason: str, actor: str) -> dict[str, Any]: ...
 
 
 class LedgerAnswers(Protocol):
@@ -51,7 +53,9 @@ class LedgerAnswers(Protocol):
         """A sentence for each counter that differs from the sum of its parts; none means all is well."""
         ...
 
-    async def declare(self, verb: str, subject: str, reason: str) -> Any: ...
+    async def declare(self, verb: str, subject: str, reason: str, actor: str) -> Any:
+        """`actor`: the name of the admin key it is done with."""
+        ...
 
 
 def admin_app(
@@ -66,6 +70,8 @@ def admin_app(
     keys: KeyWatch | None = None,
     replicas: ReplicaAnswers | None = None,
     reload: Callable[[], Reload | None] = lambda: None,
+    cost: CostDesk | None = None,
+    orders: OrderAnswers | None = None,
 ) -> Starlette:
     """`obstacles`: what keeps the gateway from taking work, one sentence each; none means ready.
 
@@ -98,6 +104,8 @@ def admin_app(
             *(key_routes(keys, guarded) if keys is not None else ()),
             *(_replica_routes(replicas, guarded) if replicas is not None else ()),
             *reload_routes(reload, guarded),
+            *(cost_routes(cost, guarded) if cost is not None else ()),
+            *(order_routes(orders, guarded) if orders is not None else ()),
             *dashboard_routes(),
         ]
     )
@@ -148,8 +156,8 @@ def _ledger_routes(ledger: LedgerAnswers, guarded: Guard) -> list[Route]:
 
     async def declare(request: Request) -> Response:
         verb = request.url.path.rpartition("/")[2]
-        asked = await _asked(request, SUBJECTS[verb])
-        return asked if isinstance(asked, Response) else await said(ledger.declare(verb, *asked))
+        asked = await asked_of(request, SUBJECTS[verb])
+        return asked if isinstance(asked, Response) else await said(ledger.declare(verb, *asked, request.state.actor))
 
     return [
         Route("/admin/ledger", guarded(show)),
@@ -164,11 +172,11 @@ def _replica_routes(replicas: ReplicaAnswers, guarded: Guard) -> list[Route]:
 
     async def tell(request: Request) -> Response:
         verb = request.url.path.rpartition("/")[2]
-        asked = await _asked(request, "replica")
+        asked = await asked_of(request, "replica")
         if isinstance(asked, Response):
             return asked
         try:
-            return _json({"replica": asked[0], **await replicas.tell_replica(verb, *asked)})
+            return _json({"replica": asked[0], **await replicas.tell_replica(verb, *asked, request.state.actor)})
         except Untold as error:
             return refused(409, "invalid_request", str(error))
 
@@ -176,22 +184,6 @@ def _replica_routes(replicas: ReplicaAnswers, guarded: Guard) -> list[Route]:
         Route("/admin/replicas", guarded(listed)),
         *(Route(f"/admin/replicas/{verb}", guarded(tell, writes=True), methods=["POST"]) for verb in VERBS),
     ]
-
-
-async def _asked(request: Request, subject: str) -> tuple[str, str] | Response:
-    """Of what something is declared, and why; or the answer to a body that does not say so."""
-    asked = await json_body(request)
-    if isinstance(asked, Response):
-        return asked
-    name, reason = (asked.get(key) if isinstance(asked, dict) else None for key in (subject, "reason"))
-    if not (_is_text(name) and _is_text(reason)):
-        return refused(400, "invalid_request", f"The body must have {subject} and reason, both texts of one line.")
-    return name, reason
-
-
-def _is_text(value: object) -> TypeGuard[str]:
-    """It is written into the log as it is: a line of its own there would be one that nobody declared."""
-    return isinstance(value, str) and 0 < len(value) <= ID_CHARACTERS_MAX and value.isprintable()
 
 
 def _json(value: Any, status: int = 200) -> Response:

@@ -11,7 +11,7 @@ import math
 from collections.abc import Awaitable, Callable
 from functools import partial
 from hmac import compare_digest
-from typing import Protocol
+from typing import Protocol, TypeGuard
 
 import msgspec
 from starlette.requests import Request
@@ -23,7 +23,13 @@ from headworks.gateway.key_watch import KeyWatch
 from headworks.gateway.keys import Failures
 
 BODY_BYTES_MAX = 65_536
+TEXT_CHARACTERS_MAX = 256
+"""Of a name or a reason."""
 
+CONFIGURED_KEY = "server.admin_key"
+THIS_GATEWAY = "this gateway"
+NO_KEY = "nobody (no admin key)"
+"""Who did something, where it was not a stored key: those are called by their ids."""
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
@@ -36,7 +42,8 @@ class Guard(Protocol):
 def guard(admin_key: str | None, stored: KeyWatch | None, clock_s: Callable[[], float] = clock.now_s) -> Guard:
     """Let in whoever has the configured admin key, or a stored one. Wrong ones are slowed down by address.
 
-    An answer that goes on asks `request.state.still_opens` again: a key may be revoked meanwhile.
+    An answer that goes on asks `request.state.still_opens` again: a key may be revoked meanwhile. Whose key it was stands in
+    `request.state.actor`.
     """
     wanted = None if admin_key is None else f"Bearer {admin_key}".encode()
     failures = Failures()
@@ -44,18 +51,20 @@ def guard(admin_key: str | None, stored: KeyWatch | None, clock_s: Callable[[], 
     def is_open() -> bool:
         return wanted is None and (stored is None or not stored.admin_exists)
 
-    def opens(given: bytes) -> bool:
-        if is_open() or (wanted is not None and compare_digest(given, wanted)):
-            return True
-        return stored is not None and stored.keys.opens_admin(given)
+    def opener(given: bytes) -> str:
+        """By the name of which key it opens; empty: it does not."""
+        if wanted is not None and compare_digest(given, wanted):
+            return CONFIGURED_KEY
+        return NO_KEY if is_open() else stored.keys.admin(given) if stored is not None else ""
 
     def guarded(endpoint: Endpoint, *, writes: bool = False) -> Endpoint:
         async def checked(request: Request) -> Response:
             if writes and is_open():
                 return refused(403, "forbidden", NO_ADMIN_KEY)
             given = request.headers.get("authorization", "").encode("latin-1", "replace")
-            if opens(given):
-                request.state.still_opens = partial(opens, given)
+            if name := opener(given):
+                request.state.actor = name
+                request.state.still_opens = partial(opener, given)
                 return await endpoint(request)
             wait_s = failures.failed(request.client.host if request.client else "", clock_s())
             if wait_s is not None:
@@ -118,6 +127,25 @@ async def json_body(request: Request) -> object:
         return msgspec.json.decode(received)
     except (msgspec.DecodeError, RecursionError):
         return refused(400, "invalid_request", "The body is not JSON.")
+
+
+async def asked_of(request: Request, subject: str) -> tuple[str, str] | Response:
+    """Of what something is declared, and why; or the answer to a body that does not say so. No subject: of this gateway."""
+    asked = await json_body(request)
+    if isinstance(asked, Response):
+        return asked
+    if not subject and isinstance(asked, dict):
+        asked = {**asked, subject: THIS_GATEWAY}
+    name, reason = (asked.get(key) if isinstance(asked, dict) else None for key in (subject, "reason"))
+    if not (_is_text(name) and _is_text(reason)):
+        wanted = f"{subject} and reason, both texts" if subject else "reason, a text"
+        return refused(400, "invalid_request", f"The body must have {wanted} of one line.")
+    return name, reason
+
+
+def _is_text(value: object) -> TypeGuard[str]:
+    """It is written into the log as it is: a line of its own there would be one that nobody declared."""
+    return isinstance(value, str) and 0 < len(value) <= TEXT_CHARACTERS_MAX and value.isprintable()
 
 
 def refused(status: int, code: str, message: str, retry_after_s: float | None = None) -> Response:

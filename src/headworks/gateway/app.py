@@ -10,7 +10,7 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -28,6 +28,8 @@ from headworks.gateway.admin import admin_app
 from headworks.gateway.admin_server import admin_server, admin_socket
 from headworks.gateway.collector import collect_rarely
 from headworks.gateway.compute_watch import watches
+from headworks.gateway.cost_desk import CostDesk
+from headworks.gateway.costs import Costs
 from headworks.gateway.counting import Counting
 from headworks.gateway.dialects.base import Limits
 from headworks.gateway.explanations import Explanations
@@ -36,10 +38,11 @@ from headworks.gateway.guard import Guard
 from headworks.gateway.http.listen import listen_on_port, set_options
 from headworks.gateway.key_watch import KeyWatch
 from headworks.gateway.ledger_desk import LedgerDesk
-from headworks.gateway.log_facts import Facts
+from headworks.gateway.log_facts import Declared, Facts
 from headworks.gateway.looks import Looks
 from headworks.gateway.metrics import Reading, Registry
 from headworks.gateway.models import Models
+from headworks.gateway.orders import TENANT_VERBS, Orders
 from headworks.gateway.own import Own
 from headworks.gateway.proxy import Proxy
 from headworks.gateway.readings import ledger_readings, readings
@@ -49,6 +52,7 @@ from headworks.gateway.routes import methods
 from headworks.gateway.runner import Runner
 from headworks.gateway.standing import Standing, obstacles
 from headworks.gateway.tls import Certificates
+from headworks.gateway.tracing import Tracing
 from headworks.gateway.usage import Others
 
 log = logging.getLogger("headworks.gateway")
@@ -72,14 +76,16 @@ class App:
     def __init__(self, policy: Policy, settings: Settings, *, name: str = "gateway") -> None:
         boot = secrets.token_hex(8)
         owner = Owner(name, boot)
+        self.orders = Orders(settings, self._declared, clock.utc_s)
+        outbox = Outbox()
+        self.replicas = Replicas(policy, settings, outbox)
+        policy = self.orders.applied(policy)
         self.policy, self.settings = policy, settings
         turns = clock.TurnClock(clock.now_s)
         self.store, embedded, self._shared = stores.opened(settings, owner, self._feed, turns.now_ms)
         self._utc_offset_s = clock.utc_s() - clock.now_s()
         """Fixed for this life: setting the machine's clock moves no quota's period."""
         self.gate = Gate(policy, name, secrets.token_bytes(32), boot, self._utc_offset_s)
-        outbox = Outbox()
-        self.replicas = Replicas(policy, settings, outbox)
         self.models = Models(policy)
         self.registry = Registry(self._readings)
         self.key_watch = KeyWatch(stores.keyring(settings, self._shared), settings, policy, clock.utc_s, self._allow_labels)
@@ -88,6 +94,7 @@ class App:
         self.log = parts.decision_log(settings)
         self.usage = parts.usage_journal(settings, policy, self._utc_offset_s)
         records = Records(self.accounts, self.log, self.usage)
+        self.telemetry = records.telemetry = parts.telemetry(settings, name, self._utc_offset_s)
         self.runner = Runner(
             self.gate, self.store, self.replicas.engines, records, clock.now_s, watches(settings, clock.now_s), turns, outbox
         )
@@ -96,6 +103,9 @@ class App:
         self.ledger = LedgerDesk(
             embedded, self._shared, owner, self.gate.check, lambda: self.policy.pools, self._ledger_answered, clock.now_s
         )
+        self.costs = records.costs = Costs(policy, self.ledger.charged, self.store.now_ms, clock.now_s)
+        self.cost_desk = CostDesk(self.usage, clock.utc_s)
+        self.ledger.on_declared = self.orders.declare
         self.answers = parts.answers(settings)
         self.standing = Standing(
             self.snapshot, self.gate.estimates, self.registry, self.accounts, records.troubles, clock.now_s, clock.utc_s
@@ -111,7 +121,8 @@ class App:
             self.key_watch.keys,
             self.models,
             self.answers,
-            Own(self._usage, self.explanations, self.log.name if self.log is not None else _unnoted, clock.utc_s),
+            self._own(),
+            Tracing(self.telemetry, self._note()),
             parts.equals(settings),
             self.guard,
             Limits(parts=settings.parts),
@@ -127,6 +138,12 @@ class App:
         """Reads the file again; whoever serves from one sets it."""
         self._epoch = ""
         """Which process a shared ledger was opened for."""
+
+    def _own(self) -> Own:
+        return Own(self._usage, self.explanations, self.cost_desk.own, self._note(), clock.utc_s)
+
+    def _note(self) -> Callable[[str, RequestKey, str], None]:
+        return self.log.name if self.log is not None else _unnoted
 
     # life
 
@@ -200,6 +217,8 @@ class App:
             self.log.close()
         if self.usage is not None:
             self.usage.close()
+        if self.telemetry is not None:
+            await asyncio.to_thread(self.telemetry.close)
 
     def fixed(self, settings: Settings) -> list[str]:
         """What these settings would change that stays as it was started: it keeps a reload from being taken."""
@@ -218,20 +237,39 @@ class App:
             if self.certificates is not None:
                 self.certificates.refresh()
             self.replicas.configured = policy
-            await self._take(self.replicas.policy(), settings)
+            await self._take(policy.number, settings)
 
     @property
     def engines(self) -> dict[str, Engine]:
         return self.replicas.engines
 
-    async def tell_replica(self, verb: str, name: str, reason: str) -> dict[str, Any]:
+    async def tell_replica(self, verb: str, name: str, reason: str, actor: str) -> dict[str, Any]:
         """What an operator asks of one replica: `drain`, `resume` or `withdraw`. Raises `Untold`."""
         async with self.replicas.changing:
-            self.replicas.tell(verb, name, reason)
-            await self._take(replace(self.replicas.policy(), number=self.policy.number + 1), self.settings)
+            self.replicas.tell(verb, name)
+            await self._take(self.policy.number + 1, self.settings)
+        self.orders.declare(actor, verb, name, reason, "done")
         return self.replicas_shown().get(name, {"state": "forgotten"})
 
-    async def _take(self, policy: Policy, settings: Settings) -> None:
+    async def order(self, verb: str, subject: str, reason: str, actor: str) -> dict[str, Any]:
+        """What an operator orders beside the configuration: a tenant is frozen, this gateway observes. Raises `Unordered`."""
+        async with self.replicas.changing:
+            if verb in TENANT_VERBS:
+                self.orders.tenant(verb, subject, actor, reason, self.policy)
+            else:
+                self.orders.mode(verb, actor, reason, self.replicas.configured)
+            await asyncio.to_thread(self.orders.keep)
+            await self._take(self.policy.number + 1, self.settings)
+        self.orders.declare(actor, verb, subject, reason, "done")
+        return self.orders_shown()
+
+    def orders_shown(self) -> dict[str, Any]:
+        """What an operator has ordered, and what was declared lately."""
+        return self.orders.shown(self.policy)
+
+    async def _take(self, number: int, settings: Settings) -> None:
+        """Decide by the configuration with what an operator orders and tells beside it, from now on."""
+        policy = replace(self.orders.applied(self.replicas.policy()), number=number)
         others = await self._other_usage(policy)
         self.policy, self.settings = policy, settings
         self.guard.change(settings.guard)
@@ -240,7 +278,8 @@ class App:
         self.key_watch.change(settings, policy)
         self._allow_labels()
         if self.usage is not None:
-            self.usage.change_policy(policy)
+            self.usage.change_policy(self.replicas.configured)
+        self.costs.change_policy(self.replicas.configured)
         self.runner.feed(events.PolicyChanged(policy))
         self._read_usage(others)
         await asyncio.sleep(0)  # the gate takes both in at the end of this turn: whoever is told so may rely on it
@@ -269,6 +308,9 @@ class App:
             scope = quota.scope(name, periods[name].name)
             used += [Charge(scope, "tokens", tokens), Charge(scope, "nanomoney", nanomoney)]
         self.runner.feed(events.UsageRead(tuple(used)))
+
+    def _declared(self, declared: Declared) -> None:
+        self.facts.declared(declared)
 
     # the ledger
 
@@ -301,6 +343,8 @@ class App:
             keys=self.key_watch,
             replicas=self,
             reload=lambda: self.reload_by,
+            cost=self.cost_desk,
+            orders=self,
         )
 
     def _usage(self, tenant: str) -> dict[str, Any]:
@@ -329,6 +373,7 @@ class App:
     def _readings(self) -> Iterable[Reading]:
         ledger = self.settings.ledger_url.partition(":")[0]
         yield from readings(self.snapshot(), self.ledger.charged(), ledger, self.store.now_ms())
+        yield from self.costs.readings()
         yield from ledger_readings(self._epoch, *self.ledger.audited())
         for service_class, ratio in self.accounts.goodput.ratios(clock.now_s()):
             yield Reading("goodput_ratio", (service_class,), ratio)
@@ -346,7 +391,7 @@ class App:
         allow("replica", {*self.replicas.engines, *(one.name for pool in policy.pools.values() for one in pool.replicas)})
 
 
-ADDRESSES = ("listen", "admin", "tls", "ledger_url", "domain", "when_lost", "durability", "decision_log", "usage")
+ADDRESSES = ("listen", "admin", "tls", "ledger_url", "domain", "when_lost", "durability", "decision_log", "usage", "telemetry")
 SECRETS = ("admin_key", "keys_secret")
 REMEMBERED = ("remember_s", "replay_bytes_max", "replay_total_bytes_max")
 """Settings of what is kept for a repeated key."""

@@ -39,6 +39,12 @@ READ: tuple[Header, ...] = (
         "The client's name for this request: while it runs and after, the same key and parameters get the same answer.",
     ),
     Header("X-Request-Id", "every request", "Repeated in the answer, and a name to ask `explain` by. Never forwarded."),
+    Header(
+        "traceparent",
+        "a call",
+        "Its trace (W3C Trace Context): passed on to the engine, and a name to ask `explain` by. Dropped if it cannot be read.",
+    ),
+    Header("tracestate", "a call with a `traceparent`", "Passed on to the engine with it, or dropped if it cannot be read."),
     Header("x-stainless-read-timeout", "a call", "Sent by stock SDKs: the silence they bear bounds the first token."),
     Header("x-stainless-retry-count", "a call", "Sent by stock SDKs: tells a first attempt from a retry in the metrics."),
 )

@@ -152,7 +152,7 @@ class KeyWatch:
         good = [] if is_unsure else [key for key in self._kept if key.state(now_s) == "active"]
         stored = [HashedKey(key.hash, _identity(key)) for key in good if key.tenant in self._policy.tenants]
         configured = [Key(key.key.reveal(), Identity(key.tenant, key.client)) for key in settings.keys]
-        admins = [key.hash for key in good if key.tenant == ADMIN]
+        admins = {key.hash: key.id for key in good if key.tenant == ADMIN}
         anonymous = ANONYMOUS if settings.is_anonymous else None
         self.keys.change(self._pepper, configured, stored, admins, anonymous, is_unsure=is_unsure)
         identities = [ANONYMOUS, *(key.identity for key in configured), *(key.identity for key in stored)]

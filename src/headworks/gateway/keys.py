@@ -12,7 +12,7 @@ hash, BLAKE2b, at a sixth of that; again nothing is compared but hashes whose ke
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 from hmac import compare_digest, digest
@@ -85,12 +85,12 @@ class Keys:
         pepper: bytes,
         keys: Iterable[Key],
         stored: Iterable[HashedKey] = (),
-        admins: Iterable[bytes] = (),
+        admins: Mapping[bytes, str] | None = None,
         anonymous: Identity | None = None,
         *,
         is_unsure: bool = False,
     ) -> None:
-        """These keys, and no other, from now on. What failed before stays counted. `admins`: hashes of admin keys.
+        """These keys, and no other, from now on. What failed before stays counted. `admins`: names of admin keys, by hash.
 
         `is_unsure`: there may be others that cannot be read now.
         """
@@ -103,7 +103,7 @@ class Keys:
         hashed = [(self._hash(key.secret.encode()), key.identity) for key in keys]
         hashed += [(key.hash, key.identity) for key in stored]
         self._known = {name: (name, identity) for name, identity in hashed}
-        self._admins = {name: name for name in admins}
+        self._admins = {hashed: (hashed, name) for hashed, name in (admins or {}).items()}
         self._headers.clear()
 
     def identify(self, authorization: bytes | None, address: str, now_s: float) -> Identity | Denied:
@@ -123,12 +123,13 @@ class Keys:
             self._headers[mark] = identity
         return identity
 
-    def opens_admin(self, authorization: bytes) -> bool:
-        """Whether the header holds a stored admin key."""
+    def admin(self, authorization: bytes) -> str:
+        """Which stored admin key the header holds; empty: none."""
         if len(authorization) > KEY_BYTES_MAX:
-            return False
+            return ""
         hashed = self._hashed_secret(authorization)
-        return compare_digest(self._admins.get(hashed, _NOBODY), hashed) and hashed != _NOBODY
+        known, name = self._admins.get(hashed, (_NOBODY, ""))
+        return name if compare_digest(known, hashed) and hashed != _NOBODY else ""
 
     def _owner(self, authorization: bytes) -> Identity | None:
         """Whose key the header holds."""

@@ -8,15 +8,12 @@ so that a gateway which watches what was released stops doing so.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 from headworks.core.commands import Answer, Command, Stop, Withdraw
 from headworks.core.types import Owner, Reservation
 from headworks.ledgers.base import EmbeddedStore, LedgerError
-
-log = logging.getLogger("headworks.gateway")
 
 RECORDS_MAX = 1_000
 ANSWER_S_MAX = 5.0
@@ -76,6 +73,8 @@ class LedgerDesk:
         self._audited_s = float("-inf")
         self._looked_s = float("-inf")
         self._looking: asyncio.Task[None] | None = None
+        self.on_declared: Callable[[str, str, str, str, str], None] = _nobody
+        """Who writes down who declared what, of what, why, and what came of it."""
 
     async def book(self) -> Book:
         """What is held now. Raises `LedgerError` if a shared ledger cannot be asked."""
@@ -131,13 +130,18 @@ class LedgerDesk:
 
     # what an operator declares
 
-    async def declare(self, verb: str, subject: str, reason: str) -> dict[str, Any]:
+    async def declare(self, verb: str, subject: str, reason: str, actor: str) -> dict[str, Any]:
         """`release` an execution: it holds nothing any more. `withdraw` a replica: its engine is gone with all it had."""
-        log.warning("an operator declares: %s %s: %s", verb, subject, reason)
-        if verb == "withdraw":
-            answer = await self._ask(Withdraw(subject))
+        is_withdrawn = verb == "withdraw"
+        command = Withdraw(subject) if is_withdrawn else Stop(subject, self._owner, "operator", "failed", None)
+        try:
+            answer = await self._ask(command)
+        except LedgerError as error:
+            self.on_declared(actor, verb, subject, reason, f"not known: {error}")
+            raise
+        self.on_declared(actor, verb, subject, reason, answer.outcome)
+        if is_withdrawn:
             return {"outcome": answer.outcome, "ended": [record.execution for record in answer.records]}
-        answer = await self._ask(Stop(subject, self._owner, "operator", "failed", None))
         return {"outcome": answer.outcome, "state": answer.state, "evidence": answer.evidence}
 
     async def _ask(self, command: Command) -> Answer:
@@ -151,3 +155,7 @@ class LedgerDesk:
             raise LedgerError(f"The ledger did not answer for {ANSWER_S_MAX:g} s; what was asked may have been done") from None
         self._answered(answers)
         return answers[0]
+
+
+def _nobody(actor: str, verb: str, subject: str, reason: str, outcome: str) -> None:
+    """Until somebody writes it down."""

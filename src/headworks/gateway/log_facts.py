@@ -11,6 +11,7 @@ also has, each as a line of its own kind:
     late     the process was busy: something was due, and was done this much later
     used     what tenants had used of their periods already, by the usage journal
     drain    nobody new is admitted from here on
+    declared what an operator did by hand: who, what, of what, why, and what came of it (F13)
 
 Each has the instant at which the gate was told of it. The first three stand at the beginning of each file. An outcome has what
 its client asked for, in numbers: no prompt, no fingerprint. None of it costs a request more than a dozen of these.
@@ -80,7 +81,18 @@ class Late(msgspec.Struct):
     due_s: float
 
 
-Fact = Began | Policy | Capacity | ReplicaSample | Unseen | Used | Draining | Late
+class Declared(msgspec.Struct):
+    """What an operator did by hand."""
+
+    actor: str
+    """The admin key it was done with: `server.admin_key`, or the id of a stored one."""
+    verb: str
+    subject: str
+    reason: str
+    outcome: str
+
+
+Fact = Declared | Began | Policy | Capacity | ReplicaSample | Unseen | Used | Draining | Late
 
 
 class Facts:
@@ -97,6 +109,11 @@ class Facts:
             self._log.fact("began", Began(gateway, boot, __version__, utc_offset_s, ledger), "began")
             self._log.fact("policy", policy, "policy")
         return self
+
+    def declared(self, declared: Declared) -> None:
+        """An operator did something by hand. Each of them stands in the log, whatever came of it."""
+        if self._log is not None:
+            self._log.fact("declared", declared)
 
     def take(self, event: Event, at_s: float) -> None:
         """The gate is told of something that decisions depend on."""

@@ -35,10 +35,13 @@ class UsageLine(msgspec.Struct, gc=False):
     client: str
     model: str
     pool: str
+    replica: str
     price_version: str
     execution: str
     charged_utc_s: int
+    sent_utc_s: float
     ended_utc_s: float
+    sequences: int
     prompt_tokens: int
     cached_tokens: int
     output_tokens: int
@@ -48,6 +51,8 @@ class UsageLine(msgspec.Struct, gc=False):
     evidence: str
     billed_tokens: int
     billed_nanomoney: int
+    paid_nanomoney: int | msgspec.UnsetType = msgspec.UNSET
+    """What was paid for it elsewhere, where it was bought by the token."""
 
 
 class Bill(msgspec.Struct, gc=False):

@@ -2,6 +2,7 @@
 
     GET /v1/headworks/usage         limits, what is in use now, how promises were kept (F12)
     GET /v1/headworks/explain/ID    the story of one request of its own (F2)
+    GET /v1/headworks/cost/PERIOD   what it used, was billed and caused in that month, day or hour (F7); none: this month
 
 Another tenant's request is not there at all: 404, the same as for a name that never was.
 """
@@ -9,6 +10,7 @@ Another tenant's request is not there at all: 404, the same as for a name that n
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -21,12 +23,13 @@ from headworks.gateway.http.exchange import Exchange
 
 USAGE_PATH = "/v1/headworks/usage"
 EXPLAIN_PATH = "/v1/headworks/explain/"
+COST_PATH = "/v1/headworks/cost"
 METHODS = ("GET", "HEAD")
 
 
 def is_own(path: str) -> bool:
     """Whether a path is one of these."""
-    return path == USAGE_PATH or path.startswith(EXPLAIN_PATH)
+    return path in (USAGE_PATH, COST_PATH) or path.startswith((EXPLAIN_PATH, COST_PATH + "/"))
 
 
 class Own:
@@ -36,11 +39,13 @@ class Own:
         self,
         usage: Callable[[str], dict[str, Any]],
         explanations: Explanations,
+        cost: Callable[[str, str], dict[str, Any] | None],
         note: Callable[[str, RequestKey, str], None],
         wall_s: Callable[[], float],
     ) -> None:
         self._usage = usage
         self._explanations = explanations
+        self._cost = cost
         self.note = note
         self._wall_s = wall_s
 
@@ -50,7 +55,7 @@ class Own:
             self._respond(exchange, ids, self._usage(tenant))
             return
         try:
-            found = await self._explanations.own(exchange.path.removeprefix(EXPLAIN_PATH), tenant)
+            found = await self._found(exchange.path, tenant)
         except TooMany:
             what, limit = "look-ups that wait", WAITING_MAX
             busy = reply.failure(
@@ -58,10 +63,18 @@ class Own:
             )
             exchange.respond(*busy)
             return
-        if found["records"]:
+        if found is not None:
             self._respond(exchange, ids, found)
         else:
             exchange.respond(*reply.failure("not_found", ids, wall_s=self._wall_s(), subject=exchange.path[:256]))
+
+    async def _found(self, path: str, tenant: str) -> dict[str, Any] | None:
+        """What has to be looked up. Raises `TooMany`."""
+        if path.startswith(COST_PATH):
+            period = path.removeprefix(COST_PATH).removeprefix("/")
+            return await self._explanations.aside(partial(self._cost, tenant, period))
+        found = await self._explanations.own(path.removeprefix(EXPLAIN_PATH), tenant)
+        return found if found["records"] else None
 
     def _respond(self, exchange: Exchange, ids: Ids, found: dict[str, Any]) -> None:
         exchange.respond(200, [reply.JSON, (b"X-Request-Id", ids.request_id)], msgspec.json.encode(found))

@@ -7,6 +7,7 @@ import os
 import resource
 from collections.abc import Callable
 from pathlib import Path
+from socket import gethostname
 
 from headworks.config.settings import Settings
 from headworks.core.policy import Policy
@@ -20,6 +21,7 @@ from headworks.gateway.error_shapes import OPENAI
 from headworks.gateway.every_answer import Headers
 from headworks.gateway.http import EdgeLimits, Server
 from headworks.gateway.http.server import Handler
+from headworks.gateway.telemetry import Telemetry, opened
 from headworks.gateway.tls import Certificates, Door
 from headworks.gateway.usage import UsageJournal
 
@@ -99,6 +101,12 @@ def usage_journal(settings: Settings, policy: Policy, offset_s: float) -> UsageJ
         keep_days=usage.keep_days,
         on_failure=lambda said: log.error("the usage journal cannot be written and is tried again: %s", said),
     )
+
+
+def telemetry(settings: Settings, name: str, offset_s: float) -> Telemetry | None:
+    """None: no traces are begun, and nothing is exported."""
+    given = settings.telemetry
+    return opened(given.otlp_url, given.traces_ratio, offset_s, {"service.instance.id": name, "host.name": gethostname()})
 
 
 def _edge_limits(settings: Settings) -> EdgeLimits:

@@ -42,6 +42,7 @@ from headworks.gateway.prefixes import prefix_of
 from headworks.gateway.relay import Relay
 from headworks.gateway.routes import MODELS_PATH
 from headworks.gateway.runner import Runner
+from headworks.gateway.tracing import Tracing
 
 
 class Proxy:
@@ -55,6 +56,7 @@ class Proxy:
         models: Models,
         answers: Answers,
         own: Own,
+        tracing: Tracing,
         equals: Equals,
         guard: Guard,
         limits: Limits,
@@ -64,18 +66,14 @@ class Proxy:
         wall_s: Callable[[], float],
         counting: Counting | None = None,
     ) -> None:
-        self._runner = runner
+        self._runner, self._guard = runner, guard
         self._policy, self._limits = policy, limits
-        self._keys = keys
-        self._models = models
-        self.answers = answers
-        self._own = own
-        self.equals = equals
-        self._guard = guard
+        self._keys, self._models = keys, models
+        self.answers, self.equals = answers, equals
+        self._own, self._tracing = own, tracing
         self._prefix, self._count = f"req_{boot[:12]}", 0
         self._clock_s, self.wall_s = clock_s, wall_s
-        self.counting = counting
-        """None: no model has a tokenizer."""
+        self.counting = counting  # None: no model has a tokenizer
         self._rates: dict[str, EventRate] = {}
         self.admit = Admit(runner, models, self, clock_s, wall_s)
 
@@ -139,6 +137,8 @@ class Proxy:
             return None
         if REQUEST_ID in exchange.headers and ids.request_id is exchange.headers[REQUEST_ID]:
             self._own.note(own_id, call.request.key, ids.request_id.decode("latin-1"))
+        if self._tracing.concerns(exchange.headers):
+            call.trace_lines = self._tracing.lines(exchange.headers, call.request)
         if self.counting is not None and call.parsed.prompt_tokens is None:
             return self._count_and_admit(call, self.counting)
         self._admit(call)
@@ -312,7 +312,7 @@ class Proxy:
         )
         body = parsed.build(run.output_tokens_max, None, assembled)
         try:
-            relay.attach(engine.run(execution.id, call.exchange.path, body, run.send_before_s, relay))
+            relay.attach(engine.run(execution.id, call.exchange.path, body, run.send_before_s, relay, call.trace_lines))
         except Exception as fault:  # nobody can say whether any of it went out
             self._runner.faulted(run, fault)
             relay.on_lost("a fault of ours")
@@ -335,7 +335,10 @@ class Proxy:
 class ProxyCall:
     """One request at the public port, as the runner sees it (`runner.Call`)."""
 
-    __slots__ = ("_proxy", "_runner", "audience", "dialect", "equal", "exchange", "idle_s", "ids", "over", "parsed", "request")
+    # fmt: off
+    __slots__ = ("_proxy", "_runner", "audience", "dialect", "equal", "exchange", "idle_s", "ids", "over", "parsed", "request",
+                 "trace_lines")
+    # fmt: on
 
     def __init__(
         self,
@@ -349,18 +352,14 @@ class ProxyCall:
         idle_s: float,
         equal: Name | None = None,
     ) -> None:
-        self._proxy = proxy
-        self._runner = runner
-        self.exchange = exchange
-        self.dialect = dialect
-        self.request = request
-        self.parsed = parsed
-        self.ids = ids
-        self.idle_s = idle_s
+        self._proxy, self._runner = proxy, runner
+        self.exchange, self.dialect = exchange, dialect
+        self.request, self.parsed, self.ids = request, parsed, ids
+        self.idle_s, self.over = idle_s, False
         self.equal = equal
         """What an equal request of its tenant is called, where its class may be answered from memory."""
-        self.over = False
         self.audience: Audience | None = None
+        self.trace_lines = b""  # for the head of what its engine is sent
 
     def send(self, engine: Engine, run: effects.Run) -> Follow:
         try:

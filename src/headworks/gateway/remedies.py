@@ -19,6 +19,7 @@ from headworks.gateway.reply import DECIDED_BY, number
 Line = dict[str, Any]
 NEVER = "request_exceeds_capacity"
 GATE = "class_gate"
+FROZEN = "tenant_frozen"
 BLIND = "requests waiting at an unknown rate"
 REFILLS = "rate_limit_exceeded"
 NOBODY_AHEAD_S = 0.0005
@@ -44,6 +45,8 @@ def remedies(record: Line, others_waited: bool) -> str:
     never = [verdict for verdict in failed if verdict["reason"] == NEVER]
     if never:
         return _for_ever(never[-1])
+    if record["reason"] == FROZEN:
+        return "Nothing but its operator's word would have admitted it: headworks tenant thaw."
     if not failed:
         of_keys = "a key of its own" if record["reason"].startswith("idempotency_") else "another state of things"
         return f"It would have been admitted with {ELSEWHERE.get(record['reason'], of_keys)}."

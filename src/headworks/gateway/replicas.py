@@ -11,7 +11,6 @@ stopped by looking at the engine behind it, so another engine behind the same na
 from __future__ import annotations
 
 import asyncio
-import logging
 from dataclasses import replace
 from typing import Any
 
@@ -21,8 +20,6 @@ from headworks.engines.base import Engine
 from headworks.engines.kinds import ENGINES
 from headworks.engines.outbox import Outbox
 from headworks.gateway import clock
-
-log = logging.getLogger("headworks.gateway")
 
 SHOWN = ("state", "breaker", "leaves", "withdrawn", "empty", "requests", "tokens", "unproved", "sample_age_s")
 """What is shown of a replica where replicas are listed."""
@@ -86,8 +83,8 @@ class Replicas:
 
     # by an operator
 
-    def tell(self, verb: str, name: str, reason: str) -> None:
-        """Note what an operator asks for, and why. Raises `Untold`."""
+    def tell(self, verb: str, name: str) -> None:
+        """Note what an operator asks for. Raises `Untold`."""
         pools = self.configured.pools
         pool = next((pool for pool in pools.values() if any(one.name == name for one in pool.replicas)), None)
         if pool is None or pool.spill is not None:
@@ -97,13 +94,11 @@ class Replicas:
             if self._told.pop(name, None) is None:
                 drains = any(one.name == name and one.drains for one in pool.replicas)
                 raise Untold(f"{name} drains by the configuration." if drains else f"{name} was not told to drain.")
-            log.warning("an operator declares: %s %s: %s", verb, name, reason)
             return
         if verb == WITHDRAW and all(one.name == name or self._told.get(one.name) == WITHDRAW for one in pool.replicas):
             raise Untold(
                 f"{name} is the last replica of its pool: it can be drained, and withdrawn with its pool by a restart."
             )
-        log.warning("an operator declares: %s %s: %s", verb, name, reason)
         self._told[name] = verb
 
     def shown(self, snapshot: dict[str, Any]) -> dict[str, dict[str, Any]]:

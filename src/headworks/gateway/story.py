@@ -161,6 +161,7 @@ def _said(verdict: Line) -> str:
 SAID = {
     ("tenant", "tokens"): "{who} would hold {value} tokens, and may hold {limit}",
     ("tenant", "requests"): "{who} would have {value} sequences running, and may have {limit}",
+    ("tenant", "requests while it is frozen"): "{who} was frozen by its operator",
     ("memory", "tokens"): "{who} would hold {value} tokens, and can hold {limit}",
     ("memory", "kv_peak_ratio"): "the memory of {who} would come to be {value} full, and {limit} may be planned with",
     ("memory", "kv_ratio"): "the memory of {who} was {value} full, and new work waits above {limit}",

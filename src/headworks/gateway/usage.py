@@ -1,34 +1,40 @@
 """The usage journal: one JSON line for each execution that ended, in files of a day (F7). Quotas and statements rest on it.
 
-    {"tenant":"acme","client":"acme/ACME_KEY","model":"…","pool":"llama","price_version":"…","execution":"…",
-     "charged_utc_s":1796007595,"ended_utc_s":1796007597.312,"prompt_tokens":31,"cached_tokens":0,"output_tokens":64,
-     "exact":true,"reserved_tokens":295,"end":"completed","evidence":"E1","billed_tokens":95,"billed_nanomoney":28700}
+    {"tenant":"acme","client":"acme/ACME_KEY","model":"…","pool":"llama","replica":"llama/0","price_version":"…",
+     "execution":"…","charged_utc_s":1796007595,"sent_utc_s":1796007595.102,"ended_utc_s":1796007597.312,"sequences":1,
+     "prompt_tokens":31,"cached_tokens":0,"output_tokens":64,"exact":true,"reserved_tokens":295,"end":"completed",
+     "evidence":"E1","billed_tokens":95,"billed_nanomoney":28700}
+
+Where engines have a price, what each costs stands there too, at the start, in each file, and whenever it changes; and, summed
+up every few seconds, the work that was not done because its answer would have come to nobody (`avoided.py`):
+
+    {"rates":{"llama":{"replicas":["llama/0"],"nanomoney_per_h":5120000000}},"price_version":"…","at_utc_s":1796007595.000}
+    {"tenant":"acme","client":"acme/ACME_KEY","model":"…","pool":"llama","avoided_requests":7,"avoided_tokens":1960,…}
 
 It is only ever appended to. A line is in the operating system's hands within `FLUSH_S` of the end: a thread of its own writes
 down what has ended since, which costs a tenth of writing each by itself. A process that is killed outright can lose what it
 had not handed over. A disk that refuses is tried again and again: lines wait, bounded and in order, and none is written twice.
 
-Beside a file that is complete stands `….totals.json`: what each tenant was billed in each hour, so that a start need not
-read a month of lines. An execution belongs to the hour in which it was admitted, like its charge in the ledger.
+An execution belongs to the hour in which it was admitted, like its charge in the ledger.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
 import threading
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from headworks.core.effects import Outcome
 from headworks.core.policy import Policy, PricePolicy
-from headworks.core.quota import DAY_S, FREE, HOUR_S, Period, billed
+from headworks.core.quota import FREE, HOUR_S, Period, billed
 from headworks.core.types import Usage
-from headworks.gateway.log_records import Bill, UsageLine
+from headworks.gateway.avoided import AvoidedWork, is_avoided, ran
+from headworks.gateway.log_records import UsageLine
+from headworks.gateway.usage_files import Billed, File, add
 
 FLUSH_S = 0.1
 BUFFER_BYTES_MAX = 16 * 1024 * 1024
@@ -37,10 +43,6 @@ LINE_BYTES = 512
 """What one that is not written down yet is counted as."""
 TERMS_MAX = 4_096
 UNKNOWN = Usage(0, 0, 0, 0.0, "", False)
-SETTLED_S = 2 * DAY_S
-"""A file not written to for so long has no writer any more: its totals may be kept beside it."""
-Billed = dict[int, dict[str, tuple[int, int]]]
-"""Hour of Unix time → tenant → tokens and billionths of money."""
 
 
 class Others(NamedTuple):
@@ -70,6 +72,9 @@ class UsageJournal:
         self._offset_s = offset_s
         self._utc_s = utc_s
         self._terms: dict[tuple[str, str], tuple[PricePolicy, bool]] = {}
+        self._avoided = AvoidedWork()
+        self._has_rates = False
+        """Engines cost something, by the last line about that."""
         self._encode_lines = msgspec.json.Encoder().encode_lines
         self._lock = threading.Lock()
         """Held while lines are made or taken; for file work only at the turn of a day."""
@@ -80,11 +85,13 @@ class UsageJournal:
         """Of the running file."""
         self._turn = 0
         """How many files have been finished: what was in one is among the others from then on."""
-        self._file = _File(directory, keep_days)
+        self.directory = directory
+        self._file = File(directory, keep_days)
         self._writing = threading.Lock()
         self._on_failure = on_failure
         self.dropped = 0
         """Lines that did not fit any more, because the disk has been refusing for long."""
+        self._buffer += self._rates()
         self._flush_s = flush_s
         self._closing = threading.Event()
         self._writer = threading.Thread(target=self._write_on, name="usage-journal", daemon=True)
@@ -95,11 +102,21 @@ class UsageJournal:
         with self._lock:
             self._write_down()
             self._terms.clear()
-            self._policy = policy
+            before, self._policy = _costs(self._policy), policy
+            if _costs(policy) != before:
+                self._buffer += self._rates()
+
+    def _rates(self) -> bytes:
+        """What engines cost from now on, as a line; nothing where none has a price. The caller holds the lock."""
+        rates = _costs(self._policy)
+        line = {"rates": rates, "price_version": self._policy.price_version, "at_utc_s": round(self._utc_s(), 3)}
+        has_ended = not rates and self._has_rates
+        self._has_rates = bool(rates)
+        return msgspec.json.encode(line) + b"\n" if rates or has_ended else b""
 
     def write(self, outcome: Outcome) -> None:
-        """Put an execution down that has ended: one that was sent, whatever became of it."""
-        if outcome.admitted_s is None or not outcome.evidence or outcome.evidence == "E0":
+        """Put an execution down that has ended: one that was sent, whatever became of it; or need not be any more."""
+        if not ran(outcome) and not (self._has_rates and is_avoided(outcome)):
             return
         if len(self._buffer) + LINE_BYTES * len(self._ended) > BUFFER_BYTES_MAX:
             self.dropped += 1
@@ -117,7 +134,10 @@ class UsageJournal:
         ended = self._ended[:count]
         del self._ended[:count]
         if ended:
-            self._buffer += self._encode_lines([self._line(outcome) for outcome in ended])
+            self._buffer += self._encode_lines([self._line(outcome) for outcome in ended if ran(outcome)])
+        if self._has_rates:
+            self._avoided.count([outcome for outcome in ended if not ran(outcome)])
+            self._buffer += self._avoided.lines(self._utc_s())
 
     def _line(self, outcome: Outcome) -> UsageLine:
         usage, work, tenant = outcome.usage, outcome.work, outcome.key.tenant
@@ -126,17 +146,25 @@ class UsageJournal:
         assert outcome.admitted_s is not None
         charged_utc_s = int(outcome.admitted_s + self._offset_s)
         tokens, nanomoney = billed(usage, work, price, bills_reserved and outcome.outcome == "cancelled")
-        _add(self._totals, charged_utc_s, tenant, tokens, nanomoney)
+        add(self._totals, charged_utc_s, tenant, tokens, nanomoney)
         used = UNKNOWN if usage is None else usage
+        sent_s = outcome.admitted_s if outcome.sent_s is None else outcome.sent_s
+        pool = self._policy.pools.get(outcome.pool)
+        paid: int | UnsetType = UNSET
+        if pool is not None and pool.spill is not None:
+            paid = pool.spill.price.nanomoney(used.prompt_tokens, used.cached_tokens, used.output_tokens)
         return UsageLine(
             tenant,
             outcome.client,
             outcome.model,
             outcome.pool,
+            outcome.replica,
             self._policy.price_version,
             outcome.execution,
             charged_utc_s,
+            int((sent_s + self._offset_s) * 1000.0 + 0.5) / 1000.0,
             int((outcome.ended_s + self._offset_s) * 1000.0 + 0.5) / 1000.0,
+            work.sequences,
             used.prompt_tokens,
             used.cached_tokens,
             used.output_tokens,
@@ -146,6 +174,7 @@ class UsageJournal:
             outcome.evidence,
             tokens,
             nanomoney,
+            paid,
         )
 
     def _terms_of(self, tenant: str, model: str) -> tuple[PricePolicy, bool]:
@@ -222,12 +251,14 @@ class UsageJournal:
                     return
             totals, self._totals = self._totals, {}
             self._turn += 1
+            self._buffer += self._rates()
         self._file.finish(totals)
 
     def close(self) -> None:
         """Everything is in the file when this returns, if the disk takes it."""
         self._closing.set()
         self._writer.join()
+        self._avoided.is_due = True
         self.flush()
         with self._writing:
             if not self._buffer:
@@ -239,128 +270,10 @@ class UsageJournal:
             self.flush()
 
 
-class _File:
-    """The running file of one process, and those that others have left."""
-
-    def __init__(self, directory: Path, keep_days: int) -> None:
-        self._directory = directory
-        self._keep_s = keep_days * DAY_S
-        self._file: int | None = None
-        self._path: Path | None = None
-        self._day = ""
-        self.failure = ""
-        """What the disk said last, empty while it takes everything."""
-        directory.mkdir(parents=True, exist_ok=True)
-
-    def is_over(self, utc_s: float) -> bool:
-        return self._file is not None and self._day != _day(utc_s)
-
-    def append(self, lines: bytearray, utc_s: float | None) -> int:
-        """How many bytes the disk took. A line it took in part is completed by the next call."""
-        written = 0
-        try:
-            if self._file is None and utc_s is not None:
-                self._open(utc_s)
-            assert self._file is not None
-            while written < len(lines):
-                written += os.write(self._file, memoryview(lines)[written:])
-        except OSError as error:
-            self.failure = str(error)
-            return written
-        self.failure = ""
-        return written
-
-    def _open(self, utc_s: float) -> None:
-        """A new file; the ones that are too old go."""
-        self._day = _day(utc_s)
-        started = time.strftime("%Y%m%dT%H%M%S", time.gmtime(utc_s))
-        for number in range(1_000):
-            path = self._directory / f"usage-{started}-{os.getpid()}-{number:03d}.jsonl"
-            try:
-                self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_EXCL, 0o640)
-            except FileExistsError:
-                continue
-            self._path = path
-            break
-        oldest = _day(utc_s - self._keep_s)
-        for path in self._directory.glob("usage-*"):
-            if _day_of(path) < oldest:
-                path.unlink(missing_ok=True)
-
-    def finish(self, totals: Billed) -> None:
-        """Close the file and keep its totals beside it."""
-        if self._file is None or self._path is None:
-            return
-        file, path = self._file, self._path
-        self._file = self._path = None  # first: a number that is closed soon belongs to somebody else
-        os.close(file)
-        _keep(path, totals)
-
-    def others(self, begins_s: int, utc_s: float) -> Iterator[Billed]:
-        """The totals of every other file with something of the time since then: what waited at midnight is in the old one."""
-        first = _day(begins_s - DAY_S)
-        for path in sorted(self._directory.glob("usage-*.jsonl")):
-            if path == self._path or _day_of(path) < first:
-                continue
-            kept = _totals_path(path)
-            known = _kept(kept)
-            if known is not None:
-                yield known
-                continue
-            totals = _scanned(path)
-            if path.stat().st_mtime < utc_s - SETTLED_S:
-                _keep(path, totals)
-            yield totals
-
-
-def _add(totals: Billed, charged_utc_s: int, tenant: str, tokens: int, nanomoney: int) -> None:
-    number = charged_utc_s // HOUR_S
-    hour = totals.get(number)
-    if hour is None:
-        hour = totals[number] = {}
-    before = hour.get(tenant, (0, 0))
-    hour[tenant] = (before[0] + tokens, before[1] + nanomoney)
-
-
-def _scanned(path: Path) -> Billed:
-    """Read line by line. One that a crash cut short is passed over: it was never whole."""
-    totals: Billed = {}
-    decoder = msgspec.json.Decoder(Bill)
-    with path.open("rb") as file:
-        for text in file:
-            try:
-                bill = decoder.decode(text)
-            except msgspec.DecodeError:
-                continue
-            _add(totals, bill.charged_utc_s, bill.tenant, bill.billed_tokens, bill.billed_nanomoney)
-    return totals
-
-
-def _keep(path: Path, totals: Mapping[int, Mapping[str, tuple[int, int]]]) -> None:
-    """Whole or not at all. They only save reading the file: a disk that does not take them costs nothing else."""
-    kept = _totals_path(path)
-    unfinished = kept.with_suffix(".part")
-    with contextlib.suppress(OSError):
-        unfinished.write_bytes(msgspec.json.encode(totals))
-        unfinished.replace(kept)
-
-
-def _kept(path: Path) -> Billed | None:
-    """The totals beside a file; None where there are none, or a power loss left half of them."""
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=Billed)
-    except (FileNotFoundError, msgspec.DecodeError):
-        return None
-
-
-def _totals_path(path: Path) -> Path:
-    return path.with_suffix(".totals.json")
-
-
-def _day(utc_s: float) -> str:
-    return time.strftime("%Y%m%d", time.gmtime(utc_s))
-
-
-def _day_of(path: Path) -> str:
-    """The day a file was begun in, from its name."""
-    return path.name[6:14]
+def _costs(policy: Policy) -> dict[str, dict[str, object]]:
+    """By pool, which engines cost what."""
+    return {
+        name: {"replicas": [one.name for one in pool.replicas], "nanomoney_per_h": pool.nanomoney_per_h}
+        for name, pool in policy.pools.items()
+        if pool.nanomoney_per_h
+    }

@@ -1,0 +1,167 @@
+"""Break-glass: what an operator orders beside the configuration, for as long as it takes, and the record of it (F13).
+
+    freeze, thaw       nothing new of a tenant is taken, what waits is refused, what runs runs on
+    observe, enforce   decide and record but refuse nobody, or the other way round, whatever the configuration says
+    drain, resume, withdraw   a replica (`replicas.py`)
+    release, withdraw  in the ledger (`ledger_desk.py`)
+
+Each has an actor (the name of the admin key), a time and a reason, which stand in the log of the process, in the decision log
+as a line `declared`, and in `/admin/orders`. Each is taken back by its opposite. Orders about tenants and the mode hold over
+reloads; where the ledger is a file of this gateway they stand in a file beside it and hold over restarts as well. They are
+this gateway's: where several share a ledger, each has to be told, and the answer says so."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from headworks.config import ledger_url
+from headworks.config.settings import Settings
+from headworks.core.policy import Policy
+from headworks.gateway.clock import UtcStamp
+from headworks.gateway.log_facts import Declared
+
+log = logging.getLogger("headworks.gateway")
+
+FREEZE, THAW = TENANT_VERBS = ("freeze", "thaw")
+OBSERVE, ENFORCE = MODE_VERBS = ("observe", "enforce")
+SHOWN_MAX = 200
+"""Declarations that are shown; all of them are in the decision log."""
+
+
+class Unordered(Exception):
+    """What was ordered cannot be. The text says why."""
+
+
+class Order(msgspec.Struct):
+    """One that is in force."""
+
+    actor: str
+    utc: str
+    reason: str
+
+
+class Kept(msgspec.Struct):
+    """Orders as they are kept in a file."""
+
+    frozen: dict[str, Order] = {}
+    mode: str = ""
+    """`observe` or `enforce`; empty: as the configuration says."""
+    mode_order: Order | None = None
+
+
+class Shown(msgspec.Struct):
+    """One declaration, with when it was made."""
+
+    utc: str
+    declared: Declared
+
+
+class Orders:
+    """One gateway's."""
+
+    def __init__(self, settings: Settings, note: Callable[[Declared], None], wall_s: Callable[[], float]) -> None:
+        """`note` puts a declaration into the decision log."""
+        scheme, _, path = settings.ledger_url.partition(":")
+        self._path = Path(f"{path}.orders") if scheme == "sqlite" else None
+        self._is_shared = ledger_url.is_shared(settings.ledger_url)
+        self._note = note
+        self._wall_s = wall_s
+        self._kept = self._read()
+        self._declared: deque[Shown] = deque(maxlen=SHOWN_MAX)
+
+    # what holds
+
+    def applied(self, policy: Policy) -> Policy:
+        """The configuration's policy with what is ordered beside it."""
+        frozen = [name for name in self._kept.frozen if name in policy.tenants]
+        if frozen:
+            tenants = {name: replace(policy.tenants[name], frozen=True) for name in frozen}
+            policy = replace(policy, tenants=policy.tenants | tenants)
+        if self._kept.mode and policy.observe != (self._kept.mode == OBSERVE):
+            policy = replace(policy, observe=self._kept.mode == OBSERVE)
+        return policy
+
+    def holds(self) -> str:
+        """For whom and for how long."""
+        if self._is_shared:
+            return "this gateway, until it ends; those that share its ledger are to be told as well"
+        return "this gateway, over restarts" if self._path is not None else "this gateway, until it ends"
+
+    def shown(self, policy: Policy) -> dict[str, Any]:
+        """All that is in force, and what was declared lately, newest last."""
+        return {
+            "mode": OBSERVE if policy.observe else ENFORCE,
+            "mode_order": self._kept.mode_order,
+            "frozen": dict(self._kept.frozen),
+            "holds": self.holds(),
+            "declared": list(self._declared),
+        }
+
+    # what is ordered
+
+    def tenant(self, verb: str, name: str, declared_by: str, reason: str, policy: Policy) -> None:
+        """Freeze or thaw one. Raises `Unordered`."""
+        frozen = self._kept.frozen
+        if verb == THAW:
+            if frozen.pop(name, None) is None:
+                raise Unordered(f"{name} is not frozen.")
+        elif name not in policy.tenants:
+            raise Unordered(f"There is no tenant {name}. There are {', '.join(policy.tenants)}.")
+        else:
+            frozen[name] = self._order(declared_by, reason)
+
+    def mode(self, verb: str, declared_by: str, reason: str, configured: Policy) -> None:
+        """Observe or enforce from now on; what the configuration says anyway needs no order. Raises `Unordered`."""
+        is_configured = configured.observe == (verb == OBSERVE)
+        if self._kept.mode == verb or (is_configured and not self._kept.mode):
+            raise Unordered(f"This gateway is told to {verb} already.")
+        self._kept.mode = "" if is_configured else verb
+        self._kept.mode_order = None if is_configured else self._order(declared_by, reason)
+
+    def declare(self, actor: str, verb: str, subject: str, reason: str, outcome: str) -> None:
+        """Write down what an operator did, and what came of it."""
+        declared = Declared(actor, verb, subject, reason, outcome)
+        log.warning("an operator declares: %s %s: %s (by %s: %s)", verb, subject, reason, actor, outcome)
+        self._declared.append(Shown(UtcStamp().text(self._wall_s()), declared))
+        self._note(declared)
+
+    def _order(self, actor: str, reason: str) -> Order:
+        return Order(actor, UtcStamp().text(self._wall_s()), reason)
+
+    # the file
+
+    def _read(self) -> Kept:
+        if self._path is None:
+            return Kept()
+        try:
+            return msgspec.json.decode(self._path.read_bytes(), type=Kept)
+        except FileNotFoundError:
+            return Kept()
+        except (OSError, msgspec.DecodeError) as error:
+            log.error("%s cannot be read, so no order of it holds: %s", self._path, error)
+            return Kept()
+
+    def keep(self) -> None:
+        """What is in force, whole or not at all, and on the disk when this returns."""
+        if self._path is None:
+            return
+        unfinished = self._path.with_name(self._path.name + ".part")
+        try:
+            with open(unfinished, "wb") as file:
+                file.write(msgspec.json.encode(self._kept))
+                file.flush()
+                os.fsync(file.fileno())
+            unfinished.replace(self._path)
+        except OSError as error:
+            log.error("%s cannot be written: what is ordered holds until this process ends: %s", self._path, error)
+            with contextlib.suppress(OSError):
+                unfinished.unlink(missing_ok=True)
