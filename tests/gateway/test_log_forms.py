@@ -17,6 +17,7 @@ from headworks.gateway import decisions, log_index
 from headworks.gateway.decisions import DecisionLog, find, paths
 from headworks.gateway.log_forms import SHAPES_MAX, exact_ns
 from headworks.logs import reading
+from headworks.logs.fields import NAMES, OTHERWISE
 
 SEED = 5
 FULL = Verdict("tenant", "tenant:acme", 17_000, 15_000, "tokens", False, "tenant_capacity_exceeded")
@@ -57,7 +58,7 @@ def test_F2_what_lines_have_in_common_is_written_once(tmp_path: Path) -> None:
     ]
     lines = [line for line in found if isinstance(line, list)]
     assert [line[:4] for line in lines[:2]] == [["decision", 1, "r0", None], ["outcome", 2, "r0", None]]
-    assert [line[9] for line in lines if line[0] == "decision"] == [[number, 15_000, 0.25, 0.85] for number in range(3)]
+    assert [line[8] for line in lines if line[0] == "decision"] == [[number, 15_000, 0.25, 0.85] for number in range(3)]
 
 
 def test_F2_a_request_is_some_six_hundred_bytes(tmp_path: Path) -> None:
@@ -83,6 +84,71 @@ def test_F2_every_field_of_an_outcome_comes_back_under_its_name(tmp_path: Path) 
     del expected["request"], expected["missed"]
     asked = [1032, None, 64, 0, 1, True, False, False, 0, None, 55.0, "text", "/v1/chat/completions"]
     assert line["record"] == expected | {"asked": asked}
+
+
+FURTHER: dict[str, Any] = {
+    "reason": "queue_timeout",
+    "retry_after_s": 1.5,
+    "position": 2,
+    "degraded": "clamp_output=64",
+    "at_arrival": False,
+    "forecast.wait_s": 0.25,
+    "forecast.wait_most_s": None,
+    "forecast.wait_spread_s": 0.125,
+    "forecast.drain_tokens_per_s": 81.5,
+    "forecast.drain_error_ratio": 0.0625,
+    "work.engine_s": 0.5,
+    "work.bound_tokens": 7,
+}
+
+
+@pytest.mark.parametrize("name", ["", *FURTHER])
+def test_F2_what_an_ordinary_decision_does_not_have_is_left_out(name: str, tmp_path: Path) -> None:
+    plain = named("r1", FULL)
+    forecast = dataclasses.replace(plain.forecast, wait_s=0.0, wait_most_s=0.0)
+    group, _, field = name.rpartition(".")
+    changed: dict[str, Any] = {"forecast": forecast}
+    if group:
+        changed[group] = dataclasses.replace(forecast if group == "forecast" else plain.work, **{field: FURTHER[name]})
+    elif name:
+        changed[field] = FURTHER[name]
+    decision = dataclasses.replace(plain, **changed)
+    log = opened(tmp_path)
+    log.write(decision)
+    log.close()
+    (line,) = (line for line in raw(tmp_path) if isinstance(line, list))
+    assert len(line) == len(NAMES["decision"]) + (len(OTHERWISE["decision"]) if name else 0)
+    expected = dataclasses.asdict(decision) | {"key": ["acme", "r1"], "verdicts": [FULL._asdict()]}
+    del expected["rows"]
+    assert find(tmp_path, "r1")[0]["record"] == expected
+
+
+def test_F2_what_an_ordinary_outcome_does_not_have_is_left_out(tmp_path: Path) -> None:
+    log = opened(tmp_path)
+    log.write(ended("completed"))
+    changes: list[dict[str, Any]] = [
+        {"reason": "preempted"},
+        {"retry": True},
+        {"unconfirmed_s": 0.5},
+        {"grown_tokens": 64},
+        {"growths": 1},
+        {"growths_refused": 1},
+        {"retry_kind": "early"},
+        {"marks": [(11.5, 48)]},
+        {"work": dataclasses.replace(ended("failed").work, engine_s=0.5)},
+        {"work": dataclasses.replace(ended("failed").work, bound_tokens=7)},
+    ]
+    for change in changes:
+        log.write(ended("completed", **change))
+    log.close()
+    ordinary, *others = [len(line) for line in raw(tmp_path) if isinstance(line, list)]
+    assert ordinary == len(NAMES["outcome"])
+    assert set(others) == {ordinary + len(OTHERWISE["outcome"])}
+    first, *records = [line["record"] for line in find(tmp_path, "d")]
+    for change, record in zip(changes, records, strict=True):
+        told = {name: value for name, value in record.items() if value != first[name]}
+        as_json = {name: dataclasses.asdict(value) if name == "work" else value for name, value in change.items()}
+        assert told == json.loads(json.dumps(as_json))
 
 
 def test_F2_times_come_back_to_the_last_bit(tmp_path: Path) -> None:

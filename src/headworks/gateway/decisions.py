@@ -27,7 +27,7 @@ from headworks.gateway.log_facts import Fact
 from headworks.gateway.log_files import Files, paths
 from headworks.gateway.log_forms import Forms
 from headworks.gateway.log_records import Line, NameRecord
-from headworks.logs.fields import FIELDS, FORM, NAMES
+from headworks.logs.fields import FIELDS, FORM, NAMES, OTHERWISE
 from headworks.logs.reading import Meaning, parsed
 
 FLUSH_S = 0.5
@@ -35,6 +35,7 @@ BUFFER_BYTES_MAX = 16 * 1024 * 1024
 """Records that wait for the disk."""
 WAITING_MAX = 128
 """Records that are encoded in one go, in a quarter of a millisecond. Where they are counted too it is half as many."""
+FIELDS_TOLD = {kind: {"names": names, "otherwise": OTHERWISE[kind]} for kind, names in NAMES.items()}
 FORM_LINE = b'{"kind":"form"'
 SCAN_BYTES = 1024 * 1024
 LINE_BYTES_MAX = 65_536
@@ -80,7 +81,7 @@ class DecisionLog:
         """Held while lines are encoded or taken, never for file work."""
         self._flush_s = flush_s
         self._directory = directory
-        self._head: dict[str, bytes] = {FIELDS: self._head_line(FIELDS, NAMES)}
+        self._head: dict[str, bytes] = {FIELDS: self._head_line(FIELDS, FIELDS_TOLD)}
         """Lines that each file begins with, by their name: what its fields are called first."""
         self._files = Files(directory, wall_s, rotate_bytes, keep_days, self._heads)
         self._closing = threading.Event()

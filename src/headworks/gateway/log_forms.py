@@ -8,7 +8,7 @@ they were only predicted.
 from __future__ import annotations
 
 from headworks.core.effects import Outcome
-from headworks.core.types import Decision, Request, Usage
+from headworks.core.types import Decision, Forecast, Request, Usage, Work
 from headworks.logs.fields import DECISION, OUTCOME
 
 FORMS_MAX = 8_192
@@ -52,7 +52,7 @@ class Forms:
         """The line of a decision. `ahead_s`: of Unix time to its clock."""
         forecast, work, name, decided_s = decision.forecast, decision.work, decision.key.request_id, decision.decided_s
         form, compared = self._compared(decision)
-        return [
+        line: Line = [
             DECISION,
             form,
             decision.id,
@@ -61,45 +61,44 @@ class Forms:
             exact_ns(decided_s),
             _came_ns(decided_s, decision.waited_s),
             decision.outcome,
-            decision.reason,
             compared,
-            whole_us(forecast.wait_s),
             whole_us(forecast.prefill_s),
             whole_us(forecast.ttft_s),
             whole_us(forecast.total_s),
-            forecast.drain_tokens_per_s,
+            whole_ns(forecast.tpot_s),
             forecast.buffer_ratio,
             forecast.basis,
-            whole_us(forecast.wait_most_s),
-            whole_ns(forecast.tpot_s),
-            forecast.drain_error_ratio,
-            whole_us(forecast.wait_spread_s),
             work.tokens,
             work.prefill_tokens,
             work.sequences,
-            work.engine_s,
             work.kv_tokens,
             work.output_tokens,
             work.basis,
             work.output_tokens_max,
-            work.bound_tokens,
-            decision.retry_after_s,
-            decision.position,
-            decision.degraded,
             decision.policy_version,
-            decision.at_arrival,
         ]
+        if not _starts_at_once(decision, forecast, work):
+            line += [
+                decision.reason,
+                whole_us(forecast.wait_s),
+                whole_us(forecast.wait_most_s),
+                whole_us(forecast.wait_spread_s),
+                forecast.drain_tokens_per_s,
+                forecast.drain_error_ratio,
+                work.engine_s,
+                work.bound_tokens,
+                decision.retry_after_s,
+                decision.position,
+                decision.degraded,
+                decision.at_arrival,
+            ]
+        return line
 
     def outcome(self, outcome: Outcome, ahead_s: float) -> Line:
         """The line of an outcome."""
-        work, usage, request, name, ended_s = (
-            outcome.work,
-            outcome.usage,
-            outcome.request,
-            outcome.key.request_id,
-            outcome.ended_s,
-        )
-        return [
+        work, usage, request = outcome.work, outcome.usage, outcome.request
+        name, ended_s = outcome.key.request_id, outcome.ended_s
+        line: Line = [
             OUTCOME,
             self._ended_as(outcome, request),
             outcome.id,
@@ -107,37 +106,41 @@ class Forms:
             outcome.execution,
             int((ended_s + ahead_s) * US_PER_S + 0.5),
             outcome.outcome,
-            outcome.reason,
-            outcome.retry,
             exact_ns(outcome.arrived_s),
             exact_ns(outcome.admitted_s),
             exact_ns(outcome.sent_s),
             exact_ns(outcome.first_byte_s),
             exact_ns(ended_s),
+            exact_ns(outcome.told_s),
             work.tokens,
             work.prefill_tokens,
             work.sequences,
-            work.engine_s,
             work.kv_tokens,
             work.output_tokens,
             work.basis,
             work.output_tokens_max,
-            work.bound_tokens,
             None if usage is None else _used(usage),
             outcome.evidence,
-            outcome.unconfirmed_s,
             outcome.in_slo,
             whole_us(outcome.predicted_ttft_s),
-            outcome.grown_tokens,
-            outcome.growths,
-            outcome.growths_refused,
-            outcome.retry_kind,
             whole_us(outcome.predicted_total_s),
             outcome.replica,
             None if request is None else _asked(request),
-            outcome.marks,
-            exact_ns(outcome.told_s),
         ]
+        if not _ended_as_usual(outcome, work):
+            line += [
+                outcome.reason,
+                outcome.retry,
+                work.engine_s,
+                work.bound_tokens,
+                outcome.unconfirmed_s,
+                outcome.grown_tokens,
+                outcome.growths,
+                outcome.growths_refused,
+                outcome.retry_kind,
+                outcome.marks,
+            ]
+        return line
 
     def _compared(self, decision: Decision) -> tuple[object, list[object]]:
         """The form, and the two numbers of each comparison."""
@@ -178,6 +181,40 @@ class Forms:
         self._count += 1
         self.made.append({"number": self._count, **form})
         return self._count
+
+
+def _starts_at_once(decision: Decision, forecast: Forecast, work: Work) -> bool:
+    """Whether all that the end of its line would say is what is said of a line that ends before."""
+    return (
+        not decision.reason
+        and decision.at_arrival
+        and forecast.wait_s == 0.0
+        and forecast.wait_most_s == 0.0
+        and forecast.wait_spread_s == 0.0
+        and forecast.drain_tokens_per_s is None
+        and forecast.drain_error_ratio is None
+        and work.engine_s == 0.0
+        and not work.bound_tokens
+        and decision.retry_after_s is None
+        and not decision.position
+        and not decision.degraded
+    )
+
+
+def _ended_as_usual(outcome: Outcome, work: Work) -> bool:
+    """The same of an outcome."""
+    return (
+        not outcome.reason
+        and not outcome.retry
+        and work.engine_s == 0.0
+        and not work.bound_tokens
+        and outcome.unconfirmed_s is None
+        and not outcome.grown_tokens
+        and not outcome.growths
+        and not outcome.growths_refused
+        and not outcome.retry_kind
+        and outcome.marks is None
+    )
 
 
 def _numbers(rows: Rows, like: Rows) -> list[object] | None:

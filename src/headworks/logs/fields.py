@@ -2,7 +2,9 @@
 
 Decisions and outcomes are arrays. The first line of each file names their fields, in this order:
 
-    {"kind":"fields","utc":…,"monotonic_s":…,"record":{"decision":["kind","form","id",…],"outcome":[…]}}
+    {"kind":"fields","utc":…,"monotonic_s":…,"record":{"decision":{"names":["kind","form",…],"otherwise":{"reason":"",…}},…}}
+
+A line may end before the fields of `otherwise`, which then are what is said there.
 
 What thousands of them have in common is a *form*: written once, referred to by its number, and repeated at the beginning of
 each further file. Where there are too many, a line has its form in itself, in place of the number:
@@ -26,25 +28,51 @@ DECISION: Final = "decision"
 OUTCOME: Final = "outcome"
 
 WORK = (
-    *("work.tokens", "work.prefill_tokens", "work.sequences", "work.engine_s", "work.kv_tokens", "work.output_tokens"),
-    *("work.basis", "work.output_tokens_max", "work.bound_tokens"),
+    *("work.tokens", "work.prefill_tokens", "work.sequences", "work.kv_tokens", "work.output_tokens", "work.basis"),
+    "work.output_tokens_max",
 )
 NAMES: dict[str, tuple[str, ...]] = {
     DECISION: (
-        *("kind", "form", "id", "key", "utc_us", "decided_ns", "came_ns", "outcome", "reason", "compared"),
-        *("forecast.wait_us", "forecast.prefill_us", "forecast.ttft_us", "forecast.total_us", "forecast.drain_tokens_per_s"),
-        *("forecast.buffer_ratio", "forecast.basis", "forecast.wait_most_us", "forecast.tpot_ns"),
-        *("forecast.drain_error_ratio", "forecast.wait_spread_us", *WORK),
-        *("retry_after_s", "position", "degraded", "policy_version", "at_arrival"),
+        *("kind", "form", "id", "key", "utc_us", "decided_ns", "came_ns", "outcome", "compared"),
+        *("forecast.prefill_us", "forecast.ttft_us", "forecast.total_us", "forecast.tpot_ns", "forecast.buffer_ratio"),
+        *("forecast.basis", *WORK, "policy_version"),
     ),
     OUTCOME: (
-        *("kind", "form", "id", "key", "execution", "utc_us", "outcome", "reason", "retry"),
-        *("arrived_ns", "admitted_ns", "sent_ns", "first_byte_ns", "ended_ns", *WORK, "usage"),
-        *("evidence", "unconfirmed_s", "in_slo", "predicted_ttft_us", "grown_tokens", "growths", "growths_refused"),
-        *("retry_kind", "predicted_total_us", "replica", "asked", "marks", "told_ns"),
+        *("kind", "form", "id", "key", "execution", "utc_us", "outcome"),
+        *("arrived_ns", "admitted_ns", "sent_ns", "first_byte_ns", "ended_ns", "told_ns", *WORK, "usage"),
+        *("evidence", "in_slo", "predicted_ttft_us", "predicted_total_us", "replica", "asked"),
     ),
 }
 """The names come first: they are found, and indexed, without reading the rest. `came_ns`: when what was decided about came."""
+OTHERWISE: dict[str, dict[str, object]] = {
+    DECISION: {
+        "reason": "",
+        "forecast.wait_us": 0,
+        "forecast.wait_most_us": 0,
+        "forecast.wait_spread_us": 0,
+        "forecast.drain_tokens_per_s": None,
+        "forecast.drain_error_ratio": None,
+        "work.engine_s": 0.0,
+        "work.bound_tokens": 0,
+        "retry_after_s": None,
+        "position": 0,
+        "degraded": "",
+        "at_arrival": True,
+    },
+    OUTCOME: {
+        "reason": "",
+        "retry": False,
+        "work.engine_s": 0.0,
+        "work.bound_tokens": 0,
+        "unconfirmed_s": None,
+        "grown_tokens": 0,
+        "growths": 0,
+        "growths_refused": 0,
+        "retry_kind": "",
+        "marks": None,
+    },
+}
+"""Fields behind those, and what they are where a line ends before them: that of an ordinary request does."""
 USAGE = ("prompt_tokens", "cached_tokens", "output_tokens", "engine_ns", "end", "exact")
 """Of `usage`, which is null where nobody knows any."""
 ASKED_TIMES = (9, 10)

@@ -46,6 +46,8 @@ class Meaning:
     def __init__(self) -> None:
         self._fields: dict[str, list[tuple[str, str, int]]] = {}
         """By kind: the object a field is in, its name there, and how many of its unit are one of that name's."""
+        self._otherwise: dict[str, list[Any]] = {}
+        """What the last of them are where a line ends before."""
         self.forms: dict[int, Line | None] = {}
         """By number. None: it is known to be lost."""
 
@@ -64,7 +66,9 @@ class Meaning:
             self.forms[line["record"]["number"]] = line["record"]
             return True
         if line.get("kind") == FIELDS:
-            self._fields = {kind: [_place(name) for name in names] for kind, names in line["record"].items()}
+            for kind, told in line["record"].items():
+                self._fields[kind] = [_place(name) for name in (*told["names"], *told["otherwise"])]
+                self._otherwise[kind] = list(told["otherwise"].values())
             return True
         return False
 
@@ -74,7 +78,9 @@ class Meaning:
         if fields is None or form is None:
             return None
         record: Line = {}
-        for (group, name, scale), value in zip(fields, given, strict=False):
+        lacking = len(fields) - len(given)
+        values = [*given, *self._otherwise[given[0]][-lacking:]] if lacking > 0 else given
+        for (group, name, scale), value in zip(fields, values, strict=False):
             into = record if not group else record.setdefault(group, {})
             into[name] = value / scale if scale > 1 and isinstance(value, int) else value
         kind, utc_us = record.pop("kind"), record.pop("utc_us")
