@@ -179,8 +179,7 @@ class Server:
         try:
             coroutine = self._handler(exchange)
         except Exception as error:
-            self.handler_ended(exchange, error)
-            return
+            return self.handler_ended(exchange, error)
         if coroutine is None:
             self.handler_ended(exchange, None)
         else:
