@@ -66,8 +66,7 @@ class Proxy:
     ) -> None:
         self._runner = runner
         self._policy, self._limits = policy, limits
-        self._keys = keys
-        self._models = models
+        self._keys, self._models = keys, models
         self.answers = answers
         self._own = own
         self.equals = equals
