@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 log = logging.getLogger("headworks.engines")
 
-HELD_MAX = 16
+HELD_MAX = 32
 """So many writes wait for each other at most, so that the first is not kept waiting by a long turn."""
 JOINED_BYTES_MAX = 65_536
 """What one connection says in a turn is joined up to here; beyond, copying it would cost more than another write."""

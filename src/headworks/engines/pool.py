@@ -192,7 +192,7 @@ class Connection:
             return False
         joined = len(body) <= _WRITE_JOINED_BYTES_MAX
         if joined:
-            head += body
+            head = head + body
         now_s = self._pool.clock_s()
         if now_s - self.idle_since_s >= IDLE_S_MAX:
             return False

@@ -339,7 +339,7 @@ class Audience:
         kept = b""
         for pair in self._engine_headers:
             if pair[0] in KEPT_FROM_ENGINE:
-                kept += _line(pair)
+                kept = kept + _line(pair)
         return kept + headers
 
     def _keep(self, payload: bytes) -> None:

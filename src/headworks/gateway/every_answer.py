@@ -69,14 +69,13 @@ def own_lines(ids: Ids, waited_s: float, allowance: Allowance | None = None) -> 
         lines += b"%b: %b\r\n" % (ANTHROPIC_ID, name)
     if allowance is None:
         return lines
-    if allowance.requests is not None:
-        lines += _left(REQUESTS_LIMIT, REQUESTS_REMAINING, REQUESTS_RESET, allowance.requests)
-    if allowance.tokens is not None:
-        lines += _left(TOKENS_LIMIT, TOKENS_REMAINING, TOKENS_RESET, allowance.tokens)
-    return lines
+    requests = _left(REQUESTS_LIMIT, REQUESTS_REMAINING, REQUESTS_RESET, allowance.requests)
+    return lines + requests + _left(TOKENS_LIMIT, TOKENS_REMAINING, TOKENS_RESET, allowance.tokens)
 
 
-def _left(limit: bytes, remaining: bytes, reset: bytes, left: Left) -> bytes:
+def _left(limit: bytes, remaining: bytes, reset: bytes, left: Left | None) -> bytes:
+    if left is None:
+        return b""
     reset_in = b"0ms" if left.reset_s == 0.0 else duration(left.reset_s).encode()
     return b"%b: %d\r\n%b: %d\r\n%b: %b\r\n" % (limit, left.limit, remaining, left.remaining, reset, reset_in)
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any, Protocol
 
 from headworks.core import effects, events
@@ -229,7 +229,7 @@ class Runner:
             self._is_due = False
             self._outbox.flush()
 
-    def _do(self, made: Iterable[effects.Effect]) -> None:
+    def _do(self, made: list[effects.Effect]) -> None:
         for effect in made:
             try:
                 if type(effect) is Ask:

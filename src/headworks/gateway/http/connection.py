@@ -36,7 +36,10 @@ from headworks.gateway.http.listen import reset_on_close
 if TYPE_CHECKING:
     from headworks.gateway.http.server import Server
 
-_AWAITING, _SERVING, _LINGERING, _CLOSING = range(4)
+_AWAITING = 0  # Each has a line, by which the compiler knows it for a constant.
+_SERVING = 1
+_LINGERING = 2
+_CLOSING = 3
 _MISSES_MAX = 8
 """A client that sends so many different heads in a row is no longer expected to repeat one."""
 
@@ -194,8 +197,8 @@ class Connection:
         self._state = _SERVING
         self._served = True
         server.counters.requests += 1
-        body_ready, body = (rest, None) if len(rest) == length_bytes else (None, RequestBody(length_bytes, server.limits))
-        self._body = body
+        body_ready = rest if len(rest) == length_bytes else None
+        body = self._body = RequestBody(length_bytes, server.limits) if body_ready is None else None
         now_s = server.clock_s()
         exchange = self._exchange = Exchange(
             self, self._transport, head, line.method, line.path, fields, self.peer, body_ready, body, now_s

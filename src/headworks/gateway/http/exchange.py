@@ -70,8 +70,6 @@ class Exchange:
     _reader: Reader | None = None
     _gone_callbacks: tuple[Callable[[], None], ...] = ()
 
-    # The handler.
-
     def handler_done(self, task: asyncio.Task[None]) -> None:
         """It was one that had to wait."""
         self._connection.server.handler_ended(self, asyncio.CancelledError() if task.cancelled() else task.exception())

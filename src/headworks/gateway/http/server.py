@@ -106,9 +106,8 @@ class Server:
             await asyncio.wait_for(self._emptied.wait(), deadline_s)
         for connection in list(self.connections):
             connection.abort("deadline")
-        for task in [exchange.task for exchange in self.exchanges]:
-            if task is not None:
-                task.cancel()
+        for task in filter(None, [exchange.task for exchange in self.exchanges]):
+            task.cancel()
         self._check_emptied()
         await self._emptied.wait()
         self.wheel.close()
@@ -176,13 +175,13 @@ class Server:
     def launch(self, exchange: Exchange) -> None:
         """Runs the handler, as far as it comes at once; the server holds the exchange until it ends."""
         self.exchanges.add(exchange)
+        coroutine = error = None
         try:
             coroutine = self._handler(exchange)
-        except Exception as error:
-            self.handler_ended(exchange, error)
-            return
+        except Exception as raised:
+            error = raised
         if coroutine is None:
-            self.handler_ended(exchange, None)
+            self.handler_ended(exchange, error)
         else:
             exchange.task = asyncio.get_running_loop().create_task(coroutine)
             exchange.task.add_done_callback(exchange.handler_done)
