@@ -12,8 +12,9 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
+from headworks.core.book_sessions import CALLS
 from headworks.core.commands import Answer, Command, Stop, Withdraw
-from headworks.core.types import Owner, Reservation
+from headworks.core.types import Owner, Reservation, SessionRecord
 from headworks.ledgers.base import EmbeddedStore, LedgerError
 
 log = logging.getLogger("headworks.gateway")
@@ -38,6 +39,8 @@ class Book(Protocol):
     def foreign_loads(self) -> dict[str, int]: ...
 
     def check(self) -> list[str]: ...
+
+    def open_sessions(self) -> Iterable[SessionRecord]: ...
 
 
 class SharedStore(Protocol):
@@ -94,6 +97,7 @@ class LedgerDesk:
             "charged": len(charged),
             "tokens": {name: book.held(f"pool:{name}", "tokens") for name in self._pools()},
             "records": charged[:RECORDS_MAX],
+            "sessions": [_shown(told) for told in book.open_sessions()],
         }
 
     async def audit(self) -> list[str]:
@@ -151,3 +155,17 @@ class LedgerDesk:
             raise LedgerError(f"The ledger did not answer for {ANSWER_S_MAX:g} s; what was asked may have been done") from None
         self._answered(answers)
         return answers[0]
+
+
+def _shown(told: SessionRecord) -> dict[str, Any]:
+    """An open session: whose it is stands in its name."""
+    return {
+        "session": told.scope.removeprefix(CALLS),
+        "pool": told.pool,
+        "tokens": told.tokens,
+        "spent_tokens": told.spent_tokens,
+        "running_tokens": told.live_tokens,
+        "unspent_tokens": told.unspent_tokens,
+        "left_s": told.left_ms / 1000,
+        "idle_left_s": told.idle_left_ms / 1000,
+    }
