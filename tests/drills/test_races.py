@@ -11,7 +11,7 @@ import pickle
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import cycle
 from pathlib import Path
 
@@ -37,9 +37,17 @@ LIMITS = (
 
 
 def raced(
-    place: Path, rounds: int, *urls: str, meanwhile: Callable[[], None] = lambda: None, once: Sequence[str] = ()
+    place: Path,
+    rounds: int,
+    *urls: str,
+    meanwhile: Callable[[], None] = lambda: None,
+    once: Sequence[str] = (),
+    older: Mapping[str, str] | None = None,
 ) -> list[Asked]:
-    """What all processes asked and heard. The last of the ways to the store is everybody's who has none of their own."""
+    """What all processes asked and heard. The last of the ways to the store is everybody's who has none of their own.
+
+    `older`: what every second process finds in its environment.
+    """
     files = [place / f"{number}.pickle" for number in range(RACERS)]
     ways = [urls[min(number, len(urls) - 1)] for number in range(RACERS)]
     children = [
@@ -48,6 +56,7 @@ def raced(
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            env={**os.environ, **(older if older and number % 2 else {})},
         )
         for number, (way, file) in enumerate(zip(ways, files, strict=True))
     ]
