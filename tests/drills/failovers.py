@@ -39,7 +39,7 @@ LEASE_S = 5.0
 OPEN_S_MAX = 1.0
 """How long the gateways take to be open again, once there is a store."""
 KNOWN_S_MAX = LEASE_S - 1.5
-"""After a longer while without one, and the heartbeat before it, nobody knows who was taken in meanwhile: they wait for a lease."""
+"""Away for longer, who was taken in meanwhile is known to nobody: they wait for a lease."""
 LOOK_S = 0.02
 BETWEEN_S = 1.0
 """Until the next round, so that work is going on that the last store has seen."""
