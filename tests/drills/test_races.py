@@ -11,7 +11,7 @@ import pickle
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from itertools import cycle
 from pathlib import Path
 
@@ -29,19 +29,34 @@ pytestmark = pytest.mark.skipif(bool(servers.why_not()), reason=servers.why_not(
 RACER = Path(__file__).with_name("racer.py")
 RACERS, ROUNDS = (int(part) for part in os.environ.get("HEADWORKS_RACE", "4x300").split("x"))
 LIMIT_TOKENS, LIMIT_REQUESTS = 900, 3
-LIMITS = (Charge("pool:race", "tokens", LIMIT_TOKENS), Charge("pool:race", "requests", LIMIT_REQUESTS))
+LIMITS = (
+    Charge("pool:race", "tokens", LIMIT_TOKENS),
+    Charge("pool:race", "requests", LIMIT_REQUESTS),
+    Charge("sessions:race", "tokens", 700),
+)
 
 
-def raced(place: Path, rounds: int, *urls: str, meanwhile: Callable[[], None] = lambda: None) -> list[Asked]:
-    """What all processes asked and heard. The last of the ways to the store is everybody's who has none of their own."""
+def raced(
+    place: Path,
+    rounds: int,
+    *urls: str,
+    meanwhile: Callable[[], None] = lambda: None,
+    once: Sequence[str] = (),
+    older: Mapping[str, str] | None = None,
+) -> list[Asked]:
+    """What all processes asked and heard. The last of the ways to the store is everybody's who has none of their own.
+
+    `older`: what every second process finds in its environment.
+    """
     files = [place / f"{number}.pickle" for number in range(RACERS)]
     ways = [urls[min(number, len(urls) - 1)] for number in range(RACERS)]
     children = [
         subprocess.Popen(
-            [sys.executable, str(RACER), way, str(number), str(rounds), str(file)],
+            [sys.executable, str(RACER), way, str(number), str(rounds), str(file), *once],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            env={**os.environ, **(older if older and number % 2 else {})},
         )
         for number, (way, file) in enumerate(zip(ways, files, strict=True))
     ]
@@ -136,3 +151,17 @@ def test_A3_a_history_of_which_one_word_is_changed_has_no_witness(tmp_path: Path
     granted.answers[0].outcome, granted.answers[0].state = "refused", ""
     with pytest.raises(NoWitness, match="was answered refused"):
         witness(history, Book(600_000, 600_000))
+
+
+def test_B14_processes_that_race_for_sessions_have_a_witness_also_with_answers_lost(tmp_path: Path) -> None:
+    """Opened, called in, closed and closed again: each was told what one ledger would have said, to the token."""
+    with servers.single() as store, threaded("127.0.0.1", store.port, seed=7) as line:
+        history = limited(store.url)
+        torn = f"valkey://127.0.0.1:{line.port}/0"
+        turns = cycle((Faults(cut_after_bytes=0), *(Faults(),) * 2))
+        told = lambda: setattr(line, "answers", next(turns))  # noqa: E731
+        history += raced(tmp_path, 60, torn, store.url, meanwhile=told, once=("sessions",))
+    outcomes = [one.answers[0].outcome for one in history if one.answers]
+    assert outcomes.count("opened") > 50 and outcomes.count("refused") > 10
+    assert [one for one in history if not one.answers], "some answers were lost"
+    witness(history, Book(600_000, 600_000))

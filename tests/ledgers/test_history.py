@@ -9,10 +9,11 @@ from random import Random
 import pytest
 
 from headworks.core.book import Book
-from headworks.core.commands import Answer, Command, Heartbeat, SetLimits, Stop
+from headworks.core.commands import Answer, CloseSession, Command, Heartbeat, Reserve, SetLimits, Stop
 from headworks.core.types import Charge
 from headworks.testing.history import Asked, NoWitness, held_at_most, witness
-from headworks.testing.planted import ChecksThenCharges, ReleasesTwice
+from headworks.testing.planted import ChecksThenCharges, ReleasesTwice, ReturnsAgain
+from headworks.testing.suites.ledger_sessions import inside, opening
 from headworks.testing.suites.ledger_subject import FIRST, reserve
 
 LIMITS = tuple(Charge(scope, "tokens", 300) for scope in ("tenant:acme", "pool:pool"))
@@ -43,6 +44,12 @@ def random_history(seed: int, kind: type[Book] = Book, lost_ratio: float = 0.2) 
         for part in range(random.randint(1, 3)):
             if names and random.random() < 0.4:
                 commands.append(stop(random.choice(names)))
+            elif random.random() < 0.5:
+                session = f"session:pool/acme/key/{random.randrange(3)}"
+                closing = CloseSession(session)
+                asked_of_it = (opening(60, session), inside(f"i{number}-{part}", 20, session), closing, closing)
+                commands.append(random.choice(asked_of_it))
+                names += [command.execution for command in commands[-1:] if isinstance(command, Reserve) and not command.opens]
             else:
                 names.append(f"x{number}-{part}")
                 commands.append(reserve(names[-1], random.choice((60, 100, 150))))
@@ -63,7 +70,7 @@ def test_A3_what_one_ledger_answered_has_a_witness(seed: int) -> None:
     assert [one for one in order if one.answers] == sorted((one for one in history if one.answers), key=lambda one: one.first)
 
 
-@pytest.mark.parametrize("kind", [ChecksThenCharges, ReleasesTwice])
+@pytest.mark.parametrize("kind", [ChecksThenCharges, ReleasesTwice, ReturnsAgain])
 def test_A3_planted_ledgers_leave_histories_without_a_witness(kind: type[Book]) -> None:
     found = 0
     for seed in range(20):

@@ -12,7 +12,7 @@ import pytest
 
 from headworks.core.book import Book
 from headworks.testing import planted
-from headworks.testing.suites import ledger, ledger_evidence
+from headworks.testing.suites import ledger, ledger_evidence, ledger_sessions
 from headworks.testing.suites.ledger_subject import Opened
 from tests.ledgers.stores import MemoryWorld
 
@@ -63,5 +63,9 @@ def test_planted_stale_testimony_refused() -> None:
     assert_caught(planted.RefusesStaleTestimony, ledger.case_A7_testimony_of_a_fenced_owner_counts)
 
 
+def test_planted_a_session_returns_again() -> None:
+    assert_caught(planted.ReturnsAgain, ledger_sessions.case_B14_twelve_calls_charge_nothing_more_and_the_rest_comes_back_once)
+
+
 def test_every_planted_bug_has_its_test() -> None:
-    assert len(planted.PLANTED) == 10
+    assert len(planted.PLANTED) == 11

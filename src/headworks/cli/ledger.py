@@ -38,7 +38,7 @@ def show(admin: AdminOption = None, config: ConfigOption = None, as_json: JsonOp
 
     Exit: 0 it was shown, 2 the gateway could not be asked.
     """
-    held = admin_port(admin, config).read("/admin/ledger", "guarantee", "tokens", "records", "charged")
+    held = admin_port(admin, config).read("/admin/ledger", "guarantee", "tokens", "records", "sessions", "charged")
     if as_json:
         _print_json(held)
         return
@@ -46,6 +46,9 @@ def show(admin: AdminOption = None, config: ConfigOption = None, as_json: JsonOp
     console.print(held["guarantee"], markup=False)
     for pool, tokens in held["tokens"].items():
         console.print(f"pool {pool}: {tokens:,} tokens held", markup=False)
+    for one in held["sessions"]:
+        sums = f"{one['unspent_tokens']:,} unspent, {one['running_tokens']:,} running, {one['spent_tokens']:,} spent"
+        console.print(f"session {one['session']}: {sums} of {one['tokens']:,} tokens, {one['left_s']:.0f} s left", markup=False)
     if held["records"]:
         console.print(_table(held["records"]))
     hidden = held["charged"] - min(len(held["records"]), RECORDS_SHOWN_MAX)

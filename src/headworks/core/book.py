@@ -145,6 +145,10 @@ class Book(Leases):
         """The limit in force there, or None."""
         return self.counters.limit(scope, unit)
 
+    def open_sessions(self) -> tuple[SessionRecord, ...]:
+        """Every session that is open, the oldest first."""
+        return self._open_sessions()
+
     def records(self) -> list[Reservation]:
         """Every execution that is remembered, oldest first."""
         return [entry.reservation() for entry in self._entries.values()]

@@ -3,9 +3,8 @@
 Authority is fenced: nothing is asked for and nothing is sent past the end of the lease, which runs from the moment the
 last *answered* heartbeat was asked. Testimony is not: what is known about an execution is told, lease or no lease.
 
-Counting (E3b, design section 6): what cannot be proved by its own connection is proved by the ledger, from a sample of
-the engine that one boot measures. Here are only the questions and their order: take the reader's seat, look at the
-engine after the answer, put what was seen, and heartbeat soon after, because the ledger decides then.
+Counting (E3b, design section 6): what its own connection cannot prove the ledger proves, from a sample of the engine that one
+boot measures. Here is only the order: take the reader's seat, then look, put what was seen, heartbeat soon: it decides then.
 """
 
 from __future__ import annotations
@@ -335,9 +334,8 @@ class Boot:
         """Stamp what was seen inside, report a new incarnation, and go on counting where something is unproved."""
         inside = tuple(name for name, seen_s in replica.unstamped.items() if seen_s <= sample.begun_s)
         if inside or sample.incarnation != replica.incarnation_told:
-            self._desk.command(
-                PutIncarnation(replica.name, self._desk.owner, sample.incarnation, inside, replica.incarnation_number)
-            )
+            known = replica.incarnation_number
+            self._desk.command(PutIncarnation(replica.name, self._desk.owner, sample.incarnation, inside, known))
             replica.incarnation_asked, replica.stamps_asked = sample.incarnation, inside
         if replica.unproved and sample.running is not None and sample.waiting is not None:
             self._count(replica, sample, sample.running + sample.waiting, now_s)
@@ -363,8 +361,7 @@ class Boot:
         if answer.outcome != "ok":
             replica.counted()  # by another
             return
-        replica.reader_sequence = answer.sequence
-        replica.reader_s = now_s
+        replica.reader_sequence, replica.reader_s = answer.sequence, now_s
         self._desk.observe(replica.name, now_s)
 
     def answered_incarnation(self, answer: Answer) -> None:

@@ -11,8 +11,9 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
+from headworks.core.book_sessions import CALLS
 from headworks.core.commands import Answer, Command, Stop, Withdraw
-from headworks.core.types import Owner, Reservation
+from headworks.core.types import Owner, Reservation, SessionRecord
 from headworks.ledgers.base import EmbeddedStore, LedgerError
 
 RECORDS_MAX = 1_000
@@ -35,6 +36,8 @@ class Book(Protocol):
     def foreign_loads(self) -> dict[str, int]: ...
 
     def check(self) -> list[str]: ...
+
+    def open_sessions(self) -> Iterable[SessionRecord]: ...
 
 
 class SharedStore(Protocol):
@@ -93,6 +96,7 @@ class LedgerDesk:
             "charged": len(charged),
             "tokens": {name: book.held(f"pool:{name}", "tokens") for name in self._pools()},
             "records": charged[:RECORDS_MAX],
+            "sessions": [_shown(told) for told in book.open_sessions()],
         }
 
     async def audit(self) -> list[str]:
@@ -159,3 +163,17 @@ class LedgerDesk:
 
 def _nobody(actor: str, verb: str, subject: str, reason: str, outcome: str) -> None:
     """Until somebody writes it down."""
+
+
+def _shown(told: SessionRecord) -> dict[str, Any]:
+    """An open session: whose it is stands in its name."""
+    return {
+        "session": told.scope.removeprefix(CALLS),
+        "pool": told.pool,
+        "tokens": told.tokens,
+        "spent_tokens": told.spent_tokens,
+        "running_tokens": told.live_tokens,
+        "unspent_tokens": told.unspent_tokens,
+        "left_s": told.left_ms / 1000,
+        "idle_left_s": told.idle_left_ms / 1000,
+    }

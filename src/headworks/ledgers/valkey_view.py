@@ -13,10 +13,10 @@ from headworks.core.book_audit import audit, differences
 from headworks.core.book_counters import Counter, Counters
 from headworks.core.book_parts import Boot, Entry
 from headworks.core.book_proof import Replica
-from headworks.core.book_sessions import OpenSession
+from headworks.core.book_sessions import TOKENS, OpenSession
 from headworks.core.book_table import CHARGED, ORPHANED, RESERVED
 from headworks.core.commands import Floor
-from headworks.core.types import Charge, Owner, RequestKey, Reservation
+from headworks.core.types import Charge, Owner, RequestKey, Reservation, SessionRecord
 from headworks.ledgers.valkey_script import look_script
 from headworks.ledgers.valkey_wire import PART, charges_of, read_usage
 
@@ -38,8 +38,8 @@ FLOORED = 9
 """Of a counter that a floor speaks of."""
 READER, FOREIGN = 2, 7
 """Their places in a replica's."""
-UNDERFLOWS = 7
-"""Its place in the book's own."""
+NOW_MS, UNDERFLOWS = 0, 7
+"""Their places in the book's own."""
 _decode = msgspec.msgpack.Decoder().decode
 
 
@@ -53,7 +53,8 @@ class View:
         self.counters.set_floors(tuple(floor for floor, _, _ in kept if floor is not None))
         for _, counter, kept_amount in kept:
             counter.kept = kept_amount
-        self.counters.underflows = _values(book, BOOK)[UNDERFLOWS] if book else 0
+        of_book = _values(book, BOOK) if book else [0] * BOOK
+        self._now_ms, self.counters.underflows = of_book[NOW_MS], of_book[UNDERFLOWS]
         self.boots: dict[Owner, Boot] = {}
         for name, blob in _pairs(boots):
             boot = Boot(_owner(name.decode()))
@@ -83,6 +84,12 @@ class View:
     def held(self, scope: str, unit: str) -> int:
         """What is charged there."""
         return self.counters.held(scope, unit)
+
+    def open_sessions(self) -> list[SessionRecord]:
+        """Every session that is open."""
+        return [
+            one.told(self.counters.held(one.scope, TOKENS), self._now_ms) for one in self.sessions.values() if not one.ended
+        ]
 
     def check(self) -> list[str]:
         """Every counter and list against the records. What has ended is judged as far as it was looked at."""
@@ -130,13 +137,14 @@ def _key(name: str) -> RequestKey:
 
 
 def _session(scope: str, values: Sequence[Any]) -> OpenSession:
-    _, shape, tokens, spent_tokens, unspent_tokens, returned_tokens, ended, *_ = values
+    _, shape, tokens, spent_tokens, unspent_tokens, returned_tokens, ended, *times_ms = values
     pool, _, service_class, tenant, class_weight, tenant_weight, *names = shape.split(PART)
     scopes = tuple(name.partition("\0")[2] for name in names)
     weights = (float(class_weight), float(tenant_weight))
     session = OpenSession(scope, pool, (service_class, tenant), weights, scopes)
     session.tokens, session.spent_tokens, session.unspent_tokens = tokens, spent_tokens, unspent_tokens
     session.returned_tokens, session.ended = returned_tokens, ended
+    session.idle_ms, session.idle_until_ms, session.until_ms, session.forget_ms = times_ms
     return session
 
 

@@ -134,9 +134,18 @@ def _difference(one: Asked, book: Book) -> str:
     """What the book says otherwise, asked the same; empty if nothing."""
     assert one.answers is not None, "it was heard"
     for command, heard, given in zip(one.commands, one.answers, book.apply(one.commands, NOW_MS), strict=True):
-        if (heard.outcome, heard.state) != (given.outcome, given.state):
-            return f"{command} was answered {heard.outcome} {heard.state}, a ledger says {given.outcome} {given.state}"
+        if (heard.outcome, heard.state, _sums(heard)) != (given.outcome, given.state, _sums(given)):
+            said = f"{heard.outcome} {heard.state} {_sums(heard)}".rstrip(" []")
+            return f"{command} was answered {said}, a ledger says {given.outcome} {given.state} {_sums(given)}".rstrip(" []")
     return ""
+
+
+def _sums(answer: Answer) -> list[tuple[int, ...]]:
+    """Of the sessions it tells: tokens, spent, live, unspent, returned. Its times are of the store's own clock."""
+    if answer.verb == "heartbeat":  # who lives depends on the clock, and so does whose sessions are over
+        return []
+    told = answer.sessions
+    return [(x.tokens, x.spent_tokens, x.live_tokens, x.unspent_tokens, x.returned_tokens) for x in told]
 
 
 def held_at_most(grants: Sequence[tuple[float, float, int]]) -> int:

@@ -13,7 +13,7 @@ from headworks.core.book_counters import Counter
 from headworks.core.book_parts import Entry
 from headworks.core.book_proof import Replica, Sample
 from headworks.core.book_table import CANCELLED, RESERVED, Move
-from headworks.core.commands import Answer, Cancel, Command, Reserve, Shortfall, Stop
+from headworks.core.commands import Answer, Cancel, CloseSession, Command, Reserve, Shortfall, Stop
 
 
 class FreesOnCancel(Book):
@@ -121,6 +121,16 @@ class RefusesStaleTestimony(Book):
         return super()._end(verb, entry, command, move)
 
 
+class ReturnsAgain(Book):
+    """A session that is closed twice gives back twice what it did not spend."""
+
+    def _close_session(self, command: CloseSession) -> Answer:
+        session = self._sessions.get(command.session)
+        if session is not None and session.ended:
+            session.unspent_tokens, session.ended = session.returned_tokens, ""
+        return super()._close_session(command)
+
+
 PLANTED: tuple[type[Book], ...] = (
     FreesOnCancel,
     CancelFreesReserved,
@@ -132,4 +142,5 @@ PLANTED: tuple[type[Book], ...] = (
     CountsWhatIsOwned,
     StampsAtReserve,
     RefusesStaleTestimony,
+    ReturnsAgain,
 )
