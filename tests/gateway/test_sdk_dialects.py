@@ -1,6 +1,7 @@
 """The stock OpenAI and Anthropic clients, unchanged, on the routes beside chat (E1, K21, K50).
 
-On fake engines always; on a real vLLM where `HEADWORKS_VLLM_URL` names one that serves the model `tiny` to nobody else.
+On fake engines always; on a real vLLM where `HEADWORKS_VLLM_URL` names one that serves the model `tiny` to nobody else, and
+embeddings on one that serves it with `--runner pooling --convert embed`, where `HEADWORKS_VLLM_POOLING_URL` names that.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ TALK: list[Any] = [{"role": "user", "content": "one two three"}]
 TENANTS = {"acme": {"keys": ["env:ACME_KEY"]}, "batchco": {"keys": ["env:BATCHCO_KEY"], "models": ["other"]}}
 KEY = "acme-key-of-the-test"
 REAL = os.environ.get("HEADWORKS_VLLM_URL", "")
+REAL_POOLING = os.environ.get("HEADWORKS_VLLM_POOLING_URL", "")
 
 
 class RealEngine:
@@ -41,9 +43,9 @@ def fake_scene() -> AbstractAsyncContextManager[Scene]:
     return scene(fake_engine(), tenants=TENANTS)
 
 
-def real_scene() -> AbstractAsyncContextManager[Scene]:
+def real_scene(url: str = REAL) -> AbstractAsyncContextManager[Scene]:
     patient = {"interactive": {"slo": {"ttft_s": 40}, "queue": {"wait_s_max": 40}}}
-    return scene(RealEngine(REAL), tenants=TENANTS, classes=patient)  # type: ignore[arg-type]
+    return scene(RealEngine(url), tenants=TENANTS, classes=patient)  # type: ignore[arg-type]
 
 
 ENGINES = [
@@ -159,6 +161,29 @@ def test_E1_openai_embeddings_of_text_and_of_token_ids() -> None:
             assert (len(ids.data[0].embedding), ids.usage.prompt_tokens) == (4, 3)
 
     assert list(map(told, in_thread(fake_scene, work, 2))) == [(5, 0, True), (3, 0, True)]
+
+
+@pytest.mark.skipif(not REAL_POOLING, reason="HEADWORKS_VLLM_POOLING_URL is not set")
+def test_E1_openai_embeddings_on_a_real_engine() -> None:
+    """Texts, ids, and both forms of a number; it has no chat, and the client is told what it has."""
+    said: list[tuple[int, int, bool]] = []
+
+    def work(s: Scene) -> None:
+        with openai_client(s) as client:
+            asked: list[Any] = ["one two three", ["one", "two", "three four"], [1, 2, 3], [[1, 2], [3]]]
+            for given, rows in zip(asked, (1, 3, 1, 2), strict=True):
+                found = client.embeddings.create(model="tiny", input=given)
+                plain = client.embeddings.create(model="tiny", input=given, encoding_format="float")
+                assert [len(row.embedding) for row in found.data] == [256] * rows
+                for one, other in zip(found.data, plain.data, strict=True):
+                    assert one.embedding == pytest.approx(other.embedding, abs=1e-5)
+                said.append(settled_as(found.usage.prompt_tokens, 0))
+                said.append(settled_as(plain.usage.prompt_tokens, 0))
+            with pytest.raises(openai.NotFoundError) as missing:
+                client.chat.completions.create(model="tiny", messages=TALK)
+            assert "/v1/embeddings" in str(missing.value)
+
+    assert list(map(told, in_thread(lambda: real_scene(REAL_POOLING), work, 8))) == said
 
 
 def test_E1_the_async_clients_too() -> None:
