@@ -186,6 +186,27 @@ def test_I39_a_file_that_changes_is_taken_once_it_stands_still(tmp_path: Path, m
     run("uvloop", steps())
 
 
+def test_I39_a_file_that_is_still_being_written_is_left_alone(tmp_path: Path, monkeypatch: Any) -> None:
+    for name, value in ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+
+    async def steps() -> None:
+        async with scene(tenants=tenants(WIDE)) as s:
+            file = tmp_path / "headworks.yaml"
+            file.write_text(json.dumps(s.texts))
+            reloading = Reloading(file, unchanged, False, 1)
+            watching = asyncio.ensure_future(reloading.when_changed(s.app, every_s=0.3))
+            number = s.app.policy.number
+            for tokens in range(1_000, 1_010):  # each of them good by itself, and none of them the last word
+                file.write_text(json.dumps({**s.texts, "tenants": tenants(tokens)}))
+                await asyncio.sleep(0.1)
+                assert s.app.policy.number == number
+            await s.until(lambda: s.app.policy.tenants["acme"].active_tokens_max == 1_009)
+            watching.cancel()
+
+    run("uvloop", steps())
+
+
 def test_I41_a_drain_with_two_hundred_streams_loses_none_and_the_ledger_is_settled() -> None:
     streams = 200
 

@@ -167,6 +167,16 @@ def test_F5_what_was_measured_is_what_was_measured() -> None:
     assert fields["Most tokens at once"].value == 32_000, "two replicas of 16,000"
 
 
+def test_F5_a_figure_that_measuring_did_not_give_is_unknown() -> None:
+    facts = full()
+    assert facts.measured is not None
+    facts.measured = replace(facts.measured, full=replace(facts.measured.full, tpot_p50_s=None), prefill_tokens_per_s=None)
+    fields = fields_of(facts)
+    for name in ("Decode, a token, full", "Prefill rate"):
+        assert (fields[name].value, fields[name].source) == (None, "unknown")
+    assert fields["Decode, a token, full"].how == "none was seen (the middle one, kept full)"
+
+
 def test_F5_the_deadline_at_ingress_is_the_promise_less_the_prefill() -> None:
     facts = full()
     facts.policy.classes["interactive"] = replace(facts.policy.classes["interactive"], wait_s_max=5.0)

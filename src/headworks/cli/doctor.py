@@ -35,6 +35,7 @@ def doctor(
     passive: Annotated[bool, typer.Option("--passive", help="Only look; send no request.")] = False,
     busy_ok: Annotated[bool, typer.Option("--busy-ok", help="Send a few requests although others use it.")] = False,
     api_key: Annotated[str | None, typer.Option("--api-key", help="The engine's own key, as env:NAME.")] = None,
+    ca: Annotated[str | None, typer.Option("--ca", help="Over https: a file with the authorities that verify it.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print all of it as JSON.")] = False,
 ) -> None:
     """Examine an engine: series, ids, usage, whether what is left really stops, and which flags to set.
@@ -42,7 +43,7 @@ def doctor(
     Exit: 0 nothing was found broken, 1 something is, 2 it could not be examined, or others use it.
     """
     address, key = checked_address(url, VERB), None if api_key is None else asked_key(api_key, VERB)
-    order = Order(address, key, watch, seconds, times, streams, passive, busy_ok)
+    order = Order(address, key, watch, seconds, times, streams, passive, busy_ok, ca)
     try:
         report = asyncio.run(examine(order, lambda line: None if as_json else typer.echo(f"{line} …", err=True)))
     except EngineError as error:

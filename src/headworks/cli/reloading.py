@@ -20,6 +20,7 @@ import typer
 from headworks.config import build, load
 from headworks.config.problems import ConfigError, Problem
 from headworks.config.schema import Config
+from headworks.engines.base import EngineError
 
 if TYPE_CHECKING:
     from headworks.gateway.app import App
@@ -75,9 +76,15 @@ class Reloading:
         wanted = build.settings(config, os.environ, self._worker)
         fixed = app.fixed(wanted)
         if fixed:
-            raise ConfigError((Problem(str(self.file), 0, "", f"{', '.join(fixed)} can only change with a restart"),))
+            raise self._no_use(f"{', '.join(fixed)} can only change with a restart")
         policy = await asyncio.to_thread(build.policy, config, number=max(app.policy.number + 1, policy_number()))
-        await app.reload(policy, wanted)
+        try:
+            await app.reload(policy, wanted)
+        except EngineError as error:
+            raise self._no_use(str(error)) from None
+
+    def _no_use(self, why: str) -> ConfigError:
+        return ConfigError((Problem(str(self.file), 0, "", why),))
 
     async def when_told(self, asked: asyncio.Event, app: App) -> None:
         """By SIGHUP: what comes while one is under way is the next one."""

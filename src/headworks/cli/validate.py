@@ -66,6 +66,7 @@ class Chosen:
     """There are no tenants: the small load needs no key."""
     url: str
     api_key: str | None
+    ca: str | None
 
 
 def validate(
@@ -112,7 +113,7 @@ def _chosen(file: Path, pool: str | None, service_class: str) -> Chosen:
         could_not(f"--class {service_class}: {file} has {', '.join(policy.classes)}.", VERB)
     replica = next(one for one in settings.replicas if one.pool == name)
     key = None if replica.api_key is None else replica.api_key.reveal()
-    return Chosen(config, policy, name, service_class, settings.is_anonymous, replica.url, key)
+    return Chosen(config, policy, name, service_class, settings.is_anonymous, replica.url, key, replica.ca)
 
 
 def _read(facts: Facts, model_config: Path | None, accelerator_gib: float | None) -> None:
@@ -144,7 +145,7 @@ async def _measure(facts: Facts, chosen: Chosen, file: Path, minutes: float, bur
             typer.echo(f"{line} …", err=True)
 
     try:
-        facts.report = await examine(Examination(chosen.url, chosen.api_key), tell)
+        facts.report = await examine(Examination(chosen.url, chosen.api_key, ca=chosen.ca), tell)
     except EngineError as error:
         facts.why |= dict.fromkeys(("report", "measured", "through"), str(error))
         return
@@ -175,7 +176,7 @@ async def _through(facts: Facts, chosen: Chosen, order: Order, url: str, key: st
     headers = tuple((name, value) for name, value in (("Authorization", f"Bearer {key}"),) if key)
     headers += (("Headworks-Class", chosen.service_class),)
     front = Order(url, order.duration_s, order.mix, order.ttft_slo_s, exact=order.exact, headers=headers)
-    engine = ENGINES[found.kind]("validate", chosen.url, time.monotonic, chosen.api_key)
+    engine = ENGINES[found.kind]("validate", chosen.url, time.monotonic, chosen.api_key, ca=chosen.ca)
     plain = Pool(Endpoint(url, key), time.monotonic)
     context_tokens = facts.measured.context_tokens
     rng = Random(time.time_ns())  # noqa: S311 (words that no cache knows, not a secret)

@@ -15,12 +15,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
+from headworks.engines.endpoint import Endpoint
 from headworks.engines.kinds import ENGINES
+from headworks.engines.pool import Pool
 from headworks.tools.doctor_answers import Measured, body_finding, step_finding, stream_findings
 from headworks.tools.doctor_look import Watched, flags_seen, incarnation_finding, load_finding, series_finding, watched
 from headworks.tools.doctor_report import BROKEN, NOTE, UNKNOWN, Finding, Report
 from headworks.tools.doctor_stops import NAMES, Rounds, crowd_findings, rounds_of, stop_finding
-from headworks.tools.doctor_wire import Ward, ward_of
+from headworks.tools.doctor_wire import Ward
 from headworks.tools.engine_probe import Found, probe
 
 CONTEXT_TOKENS_UNKNOWN = 2_048
@@ -48,18 +50,21 @@ class Order:
     passive: bool = False
     """Only look."""
     busy_ok: bool = False
+    ca: str | None = None
+    """A file with the authorities that verify it, over https."""
     seed: int = 1
 
 
 async def examine(order: Order, tell: Tell = lambda line: None) -> Report:
     """The whole examination. Raises `EngineError` where there is no engine."""
     begun_s = time.monotonic()
-    found = await probe(order.url, order.api_key, time.monotonic)
-    engine = ENGINES[found.kind]("doctor", order.url, time.monotonic, order.api_key)
+    found = await probe(order.url, order.api_key, time.monotonic, order.ca)
+    engine = ENGINES[found.kind]("doctor", order.url, time.monotonic, order.api_key, ca=order.ca)
     capacity = await engine.describe()
     context_tokens = found.context_tokens or CONTEXT_TOKENS_UNKNOWN
     rng = Random(f"doctor {order.seed} {time.time_ns()}")  # noqa: S311 (words that no cache knows, not a secret)
-    ward = ward_of(engine, order.url, order.api_key, found.kind, found.models[0], context_tokens, rng)
+    plain = Pool(Endpoint(order.url, order.api_key, order.ca), time.monotonic)
+    ward = Ward(engine, order.url, order.api_key, found.kind, found.models[0], context_tokens, plain, rng)
     try:
         tell(f"looking at {found.product} for {order.watch_s:g} s")
         seen = await watched(ward, order.watch_s)

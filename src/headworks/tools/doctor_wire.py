@@ -16,7 +16,6 @@ from random import Random
 
 from headworks.core.types import ReplicaSample
 from headworks.engines.base import Engine
-from headworks.engines.endpoint import Endpoint
 from headworks.engines.pool import Pool
 from headworks.tools.load_engine import WORDS
 
@@ -211,8 +210,3 @@ class Ward:
 def load_of(sample: ReplicaSample) -> int | None:
     """Running and waiting together."""
     return None if sample.running is None or sample.waiting is None else sample.running + sample.waiting
-
-
-def ward_of(engine: Engine, url: str, api_key: str | None, kind: str, model: str, context_tokens: int, random: Random) -> Ward:
-    """An engine with connections of the doctor's own beside the adapter's."""
-    return Ward(engine, url, api_key, kind, model, context_tokens, Pool(Endpoint(url, api_key), time.monotonic), random)

@@ -48,16 +48,16 @@ class Found:
     notes: tuple[str, ...]
 
 
-async def probe(url: str, api_key: str | None, clock_s: Callable[[], float]) -> Found:
-    """Ask. Raises `EngineError` with what was asked and what came."""
-    pool = Pool(Endpoint(url, api_key), clock_s)
+async def probe(url: str, api_key: str | None, clock_s: Callable[[], float], ca: str | None = None) -> Found:
+    """Ask. `ca`: who verifies it, over https. Raises `EngineError` with what was asked and what came."""
+    pool = Pool(Endpoint(url, api_key, ca), clock_s)
     try:
         models = await look_at_models(pool)
         states_context = any(model.max_model_len for model in models)
         kind, props = await _kind(pool, states_context)
     finally:
         await pool.close()
-    capacity = await _described(ENGINES[kind](REPLICA, url, clock_s, api_key))
+    capacity = await _described(ENGINES[kind](REPLICA, url, clock_s, api_key, ca=ca))
     if kind == "openai":
         return _other(capacity, props, states_context)
     product = f"{PRODUCTS[kind]} {plain(capacity.version)}"

@@ -101,7 +101,10 @@ class Sheet:
 
     def known(self, name: str, value: float | int | str | None, unit: str, source: str, how: str, change: str = "") -> None:
         """A value; where there is none after all, that it is not known."""
-        self.fields.append(Field(self.title, name, value, unit, UNKNOWN_SOURCE if value is None else source, how, change))
+        if value is None:
+            self.unknown(name, unit, f"none was seen ({how})", change)
+            return
+        self.fields.append(Field(self.title, name, value, unit, source, how, change))
 
     def unknown(self, name: str, unit: str, why: str, change: str = "") -> None:
         """It is not known here, and why."""
