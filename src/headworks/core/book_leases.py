@@ -199,5 +199,6 @@ class Leases(Testimony):
 
     def _held(self, command: Held) -> Answer:
         boot = self._boots.get(command.owner)
-        records = tuple(entry.reservation() for entry in boot.entries.values()) if boot else ()
+        entries = boot.entries if boot else {}
+        records = tuple(entry.reservation() for name, entry in entries.items() if name.startswith(command.part))
         return self._answer("held", "", "ok", records=records)

@@ -11,21 +11,17 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import replace
 
-from headworks.core.book_table import ORPHANED, TERMINAL
+from headworks.core.book_table import TERMINAL
 from headworks.core.commands import (
     Adopt,
     Answer,
     Cancel,
     Depart,
     Heartbeat,
-    Held,
     PutIncarnation,
     PutSample,
-    Reassert,
     SetLimits,
-    Stop,
     TakeReader,
 )
 from headworks.core.demotion import learn_of_tenants, told_of_tenants
@@ -41,11 +37,11 @@ from headworks.core.recovery import Recovery
 from headworks.core.replica import Replica
 from headworks.core.session_use import tell_again
 from headworks.core.types import Owner, ReplicaSample, Reservation
+from headworks.core.untracked import Untracked
 from headworks.core.vouching import unvouched
 
 MARGIN_RATIO = 0.2
 """The part of a lease in which nothing is sent any more: a late process must find its lease still running elsewhere."""
-LIST_S = 5.0
 ADOPT_S = 2.0
 COUNT_EVERY_S = 0.5
 SOON_S = 0.15
@@ -73,14 +69,13 @@ class Boot:
         self.owners: tuple[Owner, ...] = ()
         self.wards: dict[str, Reservation] = {}
         """Orphans adopted here: watched until the ledger says they have stopped."""
+        self.untracked = Untracked(desk, self.recovery, self.wards)
         self._heard_s = self._lost_s = -INFINITE_S
         """When the last heartbeat that was answered was asked, and when the store was lost after it."""
         self._beat = 0
         self._beats: dict[int, float] = {}
         self._next_beat_s = float("-inf")
-        self._next_list_s = float("-inf")
         self._next_adopt_s = float("-inf")
-        self._untracked: frozenset[str] = frozenset()
         self._seen: deque[tuple[float, int]] = deque(maxlen=SEEN_MAX)
 
     def open(self, now_s: float) -> bool:
@@ -94,7 +89,7 @@ class Boot:
         self.open_until_s = lease_until_s - MARGIN_RATIO * self._desk.policy.lease_s if standing else float("-inf")
 
     def next_s(self) -> float:
-        return float("inf") if self.departed else min(self._next_beat_s, self._next_list_s, self._next_adopt_s)
+        return float("inf") if self.departed else min(self._next_beat_s, self.untracked.next_s, self._next_adopt_s)
 
     def tick(self, now_s: float) -> None:
         """Whatever is due with the ledger."""
@@ -102,9 +97,8 @@ class Boot:
             return
         if now_s >= self._next_beat_s:
             self._heartbeat(now_s)
-        if now_s >= self._next_list_s:
-            self._next_list_s = now_s + LIST_S
-            self._desk.command(Held(self._desk.owner))
+        if now_s >= self.untracked.next_s:
+            self.untracked.ask(now_s)
         if now_s >= self._next_adopt_s:
             self._next_adopt_s = now_s + ADOPT_S
             if self.recovery.is_over:
@@ -171,7 +165,7 @@ class Boot:
         elif verb == "tell_session":
             self._desk.untold_sessions.pop(answer.sessions[0].scope, None)
         elif verb == "held":
-            self.answered_held(answer, now_s)
+            self.untracked.answered(answer, now_s, self._watch)
         elif verb == "adopt":
             self.answered_adopt(answer, now_s)
         elif verb == "take_reader":
@@ -263,30 +257,6 @@ class Boot:
         self._stand(now_s)
         self._next_beat_s = now_s
         self._desk.wake(now_s)
-
-    def answered_held(self, answer: Answer, now_s: float) -> None:
-        """Anti-entropy: what the ledger holds under this boot and nobody here tracks, twice in a row, is given back."""
-        held = {record.execution: record for record in answer.records}
-        tracked = self._desk.runs.keys() | self._desk.claims.keys() | self.wards.keys()
-        for record in answer.records:
-            if record.state == ORPHANED and record.execution in self._desk.runs:  # our lease was over for a moment
-                self._desk.command(Reassert(record))
-        untracked = frozenset(held.keys() - tracked)
-        ended = self.recovery.ended_here() if untracked else {}
-        for name in sorted(untracked.intersection(ended)):  # an older copy of the ledger has not heard of its end
-            self._desk.command(replace(ended[name], commits=()))
-        untracked = untracked.difference(ended)
-        for name in sorted(untracked & self._untracked):
-            record = held[name]
-            if record.reserved_by != self._desk.owner:  # adopted, and the answer that said so was lost
-                self._watch(record, now_s)
-            elif record.seen:
-                self._desk.alarm("untracked_execution", name, "seen in the engine and tracked by nobody here")
-                self._desk.command(Cancel(name, self._desk.owner))
-                self._watch(record, now_s)
-            else:
-                self._desk.command(Stop(name, self._desk.owner, "E0", "failed", None))
-        self._untracked = untracked
 
     def answered_adopt(self, answer: Answer, now_s: float) -> None:
         for record in answer.records:

@@ -151,9 +151,11 @@ class Depart:
 
 @dataclass(slots=True)
 class Held:
-    """List what the ledger holds under this boot (anti-entropy)."""
+    """List what the ledger holds under this boot (anti-entropy), or a part of it."""
 
     owner: Owner
+    part: str = ""
+    """Those whose names begin so."""
 
 
 @dataclass(slots=True)

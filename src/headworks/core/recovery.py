@@ -14,7 +14,7 @@ others have had time to be told of it (`NEWCOMER_S`). Whoever had not been told 
 know too few, and waits for the lease. Nobody adopts meanwhile: those who live come back for what is theirs.
 
 An old copy may hold as running what has ended since; what this gateway ended lately is remembered, and told again where the
-ledger still lists it (`Boot.answered_held`).
+ledger still lists it (`Untracked.answered`).
 
 A boot whose lease was over for a while tells its set as well, and need not wait for anybody: the ledger has not forgotten.
 """

@@ -233,8 +233,11 @@ function acts.believe(former, command, move)
 end
 
 function leases.held(command)
-  local records = {}
-  for at, entry in ipairs(owned(command.owner)) do
+  local records, owner, part = {}, command.owner, command.part
+  local function is_listed(entry)
+    return entry.owner == owner and (part == "" or string.sub(entry.execution, 1, #part) == part)
+  end
+  for at, entry in ipairs(live:inorder("came", is_listed)) do
     records[at] = reservation(entry)
   end
   return full("ok", "", { records = records })

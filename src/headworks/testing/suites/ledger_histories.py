@@ -75,7 +75,7 @@ class History:
             (4, self._reassert),
             (16, self._heartbeat),
             (1, self._depart),
-            (2, lambda: Held(self._owner())),
+            (2, lambda: Held(self._owner(), self._random.choice(("", "", "x", "x1")))),
             (6, lambda: TakeReader(self._replica(), self._owner())),
             (8, self._put_sample),
             (4, self._put_incarnation),
