@@ -27,7 +27,7 @@ VALUES = (
 )
 """Of each request there are some of these, and some of them stay for a minute. An entry of the book is changed, but refers to
 nothing that refers to entries."""
-PATCHED = ("OVERDUE_S", "BUFFER_BYTES_MAX")
+PATCHED = ("OVERDUE_S", "BUFFER_BYTES_MAX", "FORMS_MAX")
 """Constants that a test shortens: they are looked up."""
 FIRST = "from __future__ import annotations"
 NAMES = "; from typing import Final as _Final, TYPE_CHECKING as _CHECKED"

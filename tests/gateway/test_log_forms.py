@@ -13,7 +13,7 @@ from gateway_records import decided, ended
 
 from headworks.core.effects import Outcome
 from headworks.core.types import Decision, Request, RequestKey, Verdict
-from headworks.gateway import decisions, log_index
+from headworks.gateway import decisions, log_forms, log_index
 from headworks.gateway.decisions import DecisionLog, find, paths
 from headworks.gateway.log_forms import SHAPES_MAX, exact_ns
 from headworks.logs import reading
@@ -207,6 +207,21 @@ def test_F2_scopes_that_do_not_repeat_stand_in_their_own_lines(tmp_path: Path) -
     for number in range(SHAPES_MAX + 5):
         (line,) = find(tmp_path, f"r{number}")
         assert line["record"]["verdicts"][0]["scope"] == f"session:acme/1/{number}"
+
+
+def test_F2_when_there_are_too_many_forms_a_line_has_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_forms, "FORMS_MAX", 1)
+    log = opened(tmp_path)
+    log.write(named("r1", FULL))
+    log.write(ended("completed", id="r1", key=RequestKey("acme", "r1"), execution="e1"))
+    log.write(named("r2", FULL, pool="other"))
+    log.close()
+    forms = [line[1] for line in raw(tmp_path) if isinstance(line, list)]
+    assert (forms[0], forms[1]["client"], forms[2]["pool"]) == (1, "acme/1", "other")
+    log_index.make(paths(tmp_path)[0])
+    assert [line["kind"] for line in find(tmp_path, "r1")] == ["decision", "outcome"]
+    assert find(tmp_path, "e1")[0]["record"]["client"] == "acme/1"
+    assert find(tmp_path, "r2")[0]["record"]["pool"] == "other"
 
 
 def test_F2_an_index_knows_the_forms(tmp_path: Path) -> None:

@@ -18,6 +18,8 @@ Line = dict[str, Any]
 US_PER_S = 1_000_000
 NS_PER_S = 1_000_000_000
 SCALES = {"_us": US_PER_S, "_ns": NS_PER_S}
+OF_FORMS = frozenset({"number", "tenant", "verdicts", "asked"})
+"""Fields of a form that are no fields of its records as they are."""
 AT = {DECISION: "decided_s", OUTCOME: "ended_s"}
 """When a line was written, by the clock of the process."""
 
@@ -40,14 +42,42 @@ def parsed(text: bytes) -> Any:
         return None
 
 
+class Layout:
+    """Where the fields of one kind of line are, as its file says."""
+
+    def __init__(self, names: list[str], otherwise: dict[str, Any]) -> None:
+        self.count = len(names) + len(otherwise)
+        self.otherwise = list(otherwise.values())
+        """What the last fields are where a line ends before them."""
+        self.groups: dict[str, list[tuple[str, int]]] = {}
+        """By the object that they are in, which for most is the record itself: its fields and their places."""
+        self.scaled: list[tuple[int, int]] = []
+        """Places of times that are counted, and how many are a second."""
+        for place, name in enumerate((*names, *otherwise)):
+            group, field, scale = _place(name)
+            self.groups.setdefault(group, []).append((field, place))
+            if scale > 1:
+                self.scaled.append((place, scale))
+
+    def record(self, given: list[Any]) -> Line:
+        lacking = self.count - len(given)
+        values = [*given, *self.otherwise[-lacking:]] if lacking > 0 else given
+        for place, scale in self.scaled:
+            if isinstance(values[place], int):
+                values[place] /= scale
+        record = {field: values[place] for field, place in self.groups[""]}
+        for group, fields in self.groups.items():
+            if group:
+                record[group] = {field: values[place] for field, place in fields}
+        return record
+
+
 class Meaning:
-    """What is known of a file: what its fields are called, and which forms it has."""
+    """What is known of a file: where its fields are, and which forms it has."""
 
     def __init__(self) -> None:
-        self._fields: dict[str, list[tuple[str, str, int]]] = {}
-        """By kind: the object a field is in, its name there, and how many of its unit are one of that name's."""
-        self._otherwise: dict[str, list[Any]] = {}
-        """What the last of them are where a line ends before."""
+        self._layouts: dict[str, Layout] = {}
+        """By kind."""
         self.forms: dict[int, Line | None] = {}
         """By number. None: it is known to be lost."""
 
@@ -55,7 +85,7 @@ class Meaning:
         """The line as an object. None: it is about lines, or it is none, or what it refers to was lost."""
         if isinstance(given, dict):
             return None if self._learns(given) else given
-        return self._told(given) if isinstance(given, list) else None
+        return self._told(given) if isinstance(given, list) and len(given) > 1 else None
 
     def lacks(self, given: Any) -> bool:
         """Whether it refers to a form that is not known."""
@@ -66,28 +96,26 @@ class Meaning:
             self.forms[line["record"]["number"]] = line["record"]
             return True
         if line.get("kind") == FIELDS:
-            for kind, told in line["record"].items():
-                self._fields[kind] = [_place(name) for name in (*told["names"], *told["otherwise"])]
-                self._otherwise[kind] = list(told["otherwise"].values())
+            self._layouts = {kind: Layout(told["names"], told["otherwise"]) for kind, told in line["record"].items()}
             return True
         return False
 
     def _told(self, given: list[Any]) -> Line | None:
-        fields = self._fields.get(given[0]) if given else None
-        form = given[1] if fields is not None and isinstance(given[1], dict) else self.forms.get(given[1] if fields else 0)
-        if fields is None or form is None:
+        layout = self._layouts.get(given[0])
+        form = given[1] if isinstance(given[1], dict) else self.forms.get(given[1])
+        if layout is None or form is None:
             return None
-        record: Line = {}
-        lacking = len(fields) - len(given)
-        values = [*given, *self._otherwise[given[0]][-lacking:]] if lacking > 0 else given
-        for (group, name, scale), value in zip(fields, values, strict=False):
-            into = record if not group else record.setdefault(group, {})
-            into[name] = value / scale if scale > 1 and isinstance(value, int) else value
+        record = layout.record(given)
         kind, utc_us = record.pop("kind"), record.pop("utc_us")
         del record["form"]
         record["key"] = [form["tenant"], record["id"] if record["key"] is None else record["key"]]
-        record |= {name: value for name, value in form.items() if name not in ("number", "tenant", "verdicts", "asked")}
-        _finish_decision(record, form) if kind == DECISION else _finish_outcome(record, form)
+        for name, value in form.items():
+            if name not in OF_FORMS:
+                record[name] = value
+        if kind == DECISION:
+            _finish_decision(record, form)
+        else:
+            _finish_outcome(record, form)
         return {"kind": kind, "utc": utc_text(utc_us), "monotonic_s": record[AT[kind]], "record": record}
 
 
@@ -96,6 +124,9 @@ def _place(name: str) -> tuple[str, str, int]:
     group, _, field = name.rpartition(".")
     scale = SCALES.get(field[-3:], 1) if field != "utc_us" else 1
     return group, f"{field[:-3]}_s" if scale > 1 else field, scale
+
+
+USED = Layout([*USAGE], {})
 
 
 def _finish_decision(record: Line, form: Line) -> None:
@@ -111,18 +142,14 @@ def _verdict(measure: list[str], value: float | None, limit: float | None) -> Li
     """It is passed if the value is within the limit; what is not finite is null."""
     check, scope, unit, reason = measure
     passed = limit is None or (value is not None and value <= limit)
-    named = {"check": check, "scope": scope, "value": value, "limit": limit, "unit": unit}
-    return named | {"passed": passed, "reason": "" if passed else reason}
+    told = "" if passed else reason
+    return {"check": check, "scope": scope, "value": value, "limit": limit, "unit": unit, "passed": passed, "reason": told}
 
 
 def _finish_outcome(record: Line, form: Line) -> None:
     usage, asked = record["usage"], record["asked"]
     if usage is not None:
-        places = (_place(name) for name in USAGE)
-        record["usage"] = {
-            name: value / scale if scale > 1 and isinstance(value, int) else value
-            for (_, name, scale), value in zip(places, usage, strict=False)
-        }
+        record["usage"] = USED.record(usage)
     if asked is not None:
         for place in ASKED_TIMES:
             if isinstance(asked[place], int):
