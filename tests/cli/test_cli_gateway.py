@@ -71,6 +71,10 @@ def test_ledger_show_tells_of_the_open_sessions(kind: str, capsys: Capture) -> N
             text = " ".join(capsys.readouterr().out.split())
             assert f"{told['unspent_tokens']:,} unspent, 0 running, {told['spent_tokens']} spent of 2,000 tokens, " in text
             assert await verb(s, "ledger", "audit") == 0
+            closing = call(f"/admit/session/{name}", key, body=b"").replace(b"POST", b"DELETE", 1)
+            assert (await s.ask(closing)).status == 200
+            assert await verb(s, "ledger", "show", "--json") == 0
+            assert json.loads(capsys.readouterr().out.partition("\n")[2])["sessions"] == []
 
     with servers.single() if kind == "shared" else contextlib.nullcontext() as server:
         run("uvloop", steps("memory:" if server is None else server.url))
