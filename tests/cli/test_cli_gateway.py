@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import threading
 from collections.abc import Callable, Sequence
@@ -11,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from app_scene import ENVIRONMENT, PATIENT, Scene, chat, fake_engine, first_event, rest_of_stream, run, scene
+from app_scene import ENVIRONMENT, PATIENT, Scene, call, chat, fake_engine, first_event, rest_of_stream, run, scene
 
 from headworks.cli import serve
 from headworks.cli.main import run as headworks
 from headworks.config import options
+from headworks.testing import servers
 
 Capture = pytest.CaptureFixture[str]
 
@@ -45,6 +47,37 @@ def test_ledger_show_tells_what_is_charged(capsys: Capture) -> None:
             client.close()
 
     run("uvloop", steps())
+
+
+@pytest.mark.parametrize("kind", ["memory", "shared"])
+def test_ledger_show_tells_of_the_open_sessions(kind: str, capsys: Capture) -> None:
+    if kind == "shared" and servers.why_not():
+        pytest.skip(servers.why_not())
+
+    async def steps(url: str) -> None:
+        async with scene(ledger={"url": url}, tenants={"acme": {"keys": ["env:ACME_KEY"]}}) as s:
+            key = "Authorization: Bearer acme-key-of-the-test"
+            answer = await s.ask(call("/admit/session", key, body={"tokens": 2000, "deadline_s": 600}))
+            name = answer.json()["session"]
+            assert (await s.ask(chat(key, f"Headworks-Session: {name}"))).status == 200
+            await s.until(lambda: not s.app.gate._desk.runs)
+            assert await verb(s, "ledger", "show", "--json") == 0
+            (told,) = json.loads(capsys.readouterr().out)["sessions"]
+            assert told["session"].endswith(f"/{name}")
+            assert (told["pool"], told["tokens"], told["running_tokens"]) == ("llama", 2000, 0)
+            assert told["spent_tokens"] + told["unspent_tokens"] == 2000 and told["spent_tokens"] > 0
+            assert 590 < told["left_s"] <= 600 and 50 < told["idle_left_s"] <= 60
+            assert await verb(s, "ledger", "show") == 0
+            text = " ".join(capsys.readouterr().out.split())
+            assert f"{told['unspent_tokens']:,} unspent, 0 running, {told['spent_tokens']} spent of 2,000 tokens, " in text
+            assert await verb(s, "ledger", "audit") == 0
+            closing = call(f"/admit/session/{name}", key, body=b"").replace(b"POST", b"DELETE", 1)
+            assert (await s.ask(closing)).status == 200
+            assert await verb(s, "ledger", "show", "--json") == 0
+            assert json.loads(capsys.readouterr().out.partition("\n")[2])["sessions"] == []
+
+    with servers.single() if kind == "shared" else contextlib.nullcontext() as server:
+        run("uvloop", steps("memory:" if server is None else server.url))
 
 
 def test_ledger_audit_holds_or_does_not(capsys: Capture) -> None:

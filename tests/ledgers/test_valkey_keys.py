@@ -14,8 +14,8 @@ from headworks.config.load import load_bytes
 from headworks.gateway.key_watch import KeyWatch
 from headworks.gateway.keys import Denied, Identity
 from headworks.ledgers.errors import LedgerError
-from headworks.ledgers.key_rules import ACTIVE_MAX, ENDED_KEPT_MAX, StoredKey, Wanted
-from headworks.ledgers.valkey_keys import STALE_S_MAX, ValkeyKeys, Visit
+from headworks.ledgers.key_rules import ACTIVE_MAX, ENDED_KEPT_MAX, Change, StoredKey, Wanted
+from headworks.ledgers.valkey_keys import ValkeyKeys, Visit
 from headworks.ledgers.valkey_place import place_of
 from headworks.testing import servers
 
@@ -172,6 +172,29 @@ def test_H2_a_put_back_beside_an_issue_keeps_both(server: servers.Server) -> Non
     run(steps())
 
 
+class Interrupted(Gateway):
+    """Somebody else issues a key between what this one has read and what it writes, once."""
+
+    other: Gateway | None = None
+
+    async def _write(self, mark: str, change: Change) -> bool:
+        other, self.other = self.other, None
+        if other is not None:
+            await other.issued()
+        return await super()._write(mark, change)
+
+
+def test_H2_what_was_decided_on_keys_that_are_no_longer_so_is_decided_again(server: servers.Server) -> None:
+    async def steps() -> None:
+        one = Interrupted(server)
+        await one.issued()
+        one.other = Gateway(server)
+        assert await one.issue(ACME, 100.0) is None, "the other's was the second, which is the most"
+        assert len(await one.states()) == ACTIVE_MAX
+
+    run(steps())
+
+
 class Watched:
     """A gateway's watch over a store, by a clock that is moved by hand."""
 
@@ -204,11 +227,11 @@ def test_H2_without_a_store_known_keys_work_for_an_hour_and_what_was_revoked_doe
         assert isinstance(one.who(gone), Identity)
         await one.watch.look()
         server.kill()
-        for one.now_s in (1.0, STALE_S_MAX - 1.0):
+        for one.now_s in (1.0, 3_599.0):
             await one.watch.look()
             assert isinstance(one.who(key), Identity)
             assert one.who(gone) == one.who("hw-of-nobody") == Denied("invalid_api_key")
-        one.now_s = STALE_S_MAX
+        one.now_s = 3_600.0
         await one.watch.look()
         assert one.who(key) == one.who(gone) == Denied("ledger_unavailable")
         assert one.watch.clients == {"anonymous"}

@@ -45,7 +45,7 @@ RECORDS_MAX = 1_000_000
 CALL_S = 2.0
 """An answer that takes longer is not waited for: its connection is taken for dead."""
 CONNECT_S = 3.0
-AGAIN_S = (0.02, 0.05, 0.1, 0.2, 0.5)
+AGAIN_S = (0.02, 0.05, 0.1, 0.2)
 VERSION_MIN = 7
 ELSEWHERE = (
     *("READONLY", "MOVED", "ASK", "LOADING", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "NOAUTH", "NOPERM", "OOM", "MISCONF"),
