@@ -105,15 +105,15 @@ class LetsCallsInAfterItsEnd(Book):
 class SpendsNothing(Book):
     """What a call used is the session's again."""
 
-    def _spend(self, entry: Entry, evidence: str, usage: Usage | None) -> None:
-        super()._spend(entry, "E0", None)
+    def _spend(self, entry: Entry, usage: Usage | None) -> None:
+        super()._spend(entry, None if usage is None else Usage(0, 0, 0, 0.0, "stop", True))
 
 
 class SpendsWhatWasReserved(Book):
     """What a call did not use is lost."""
 
-    def _spend(self, entry: Entry, evidence: str, usage: Usage | None) -> None:
-        super()._spend(entry, "E1", None)
+    def _spend(self, entry: Entry, usage: Usage | None) -> None:
+        super()._spend(entry, None)
 
 
 def planted(kind: type[Book], policy: Policy) -> Book:

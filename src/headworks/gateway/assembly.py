@@ -10,16 +10,13 @@ such requests are not streamed, and reserve all that they may write.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
-from headworks.gateway.audience import EngineHeaders, Source
-from headworks.gateway.event_stream import content_of
-from headworks.gateway.outlet import ANSWER_BYTES_MAX, Outlet
+from headworks.gateway.one_piece import OnePiece
+from headworks.gateway.outlet import Outlet
 
-ABOUT_STREAMS = frozenset({b"content-type", b"cache-control"})
 WHOLE_OBJECTS = {"chat.completion.chunk": "chat.completion"}
 """What the whole is called, where it is not called the same."""
 
@@ -87,51 +84,21 @@ class _Whole:
         }
 
 
-class Assembled:
-    """An outlet that reads the stream itself and gives the audience one answer."""
+class Assembled(OnePiece):
+    """The choices of a stream, put together."""
 
-    __slots__ = ("_audience", "_broken", "_choices", "_first", "_headers", "_size_bytes", "_status", "_usage")
+    __slots__ = ("_broken", "_choices", "_first", "_usage")
 
     def __init__(self, audience: Outlet) -> None:
-        self._audience = audience
-        self._status = 0
-        self._headers: EngineHeaders = ()
+        super().__init__(audience)
         self._first: _Chunk | None = None
         self._choices: dict[int, _Whole] = {}
         self._usage: dict[str, Any] | None = None
-        self._size_bytes = 0
         self._broken = False
 
-    @property
-    def untouched(self) -> bool:
-        return self._audience.untouched
-
-    def fed_by(self, source: Source) -> None:
-        self._audience.fed_by(source)
-
-    def respond(self, status: int, engine_headers: EngineHeaders, body: bytes) -> None:
-        """The engine answered in one piece after all, perhaps to say what is wrong."""
-        self._audience.respond(status, engine_headers, body)
-
-    def start(self, status: int, engine_headers: EngineHeaders) -> None:
-        """The audience hears of it when it is whole."""
-        self._status = status
-        self._headers = [pair for pair in engine_headers if pair[0] not in ABOUT_STREAMS]
-
-    def send(self, raw: bytes | None, payload: bytes) -> None:
-        """Whole events."""
-        self._size_bytes += len(payload)
-        if self._size_bytes > ANSWER_BYTES_MAX:
-            self._broken = True
-            self._choices.clear()
-        if self._broken:
-            return
-        for event in payload.replace(b"\r\n", b"\n").split(b"\n\n"):
-            content = content_of(event)
-            if content is not None and content != b"[DONE]":
-                self._read(content)
-
     def _read(self, content: bytes) -> None:
+        if content == b"[DONE]" or self._broken:
+            return
         try:
             chunk = _decode(content)
         except (msgspec.DecodeError, RecursionError):
@@ -147,16 +114,13 @@ class Assembled:
         if chunk.usage is not None:
             self._usage = chunk.usage
 
-    def straight(self) -> Callable[[bytes], None] | None:
-        """Every frame has to be read."""
-        return None
+    def _drop(self) -> None:
+        self._choices.clear()
 
-    def finish(self) -> None:
-        """Everything is there."""
+    def _body(self) -> bytes:
         first = self._first
         if first is None or self._broken:
-            self._audience.fail("upstream_lost")
-            return
+            return b""
         is_chat = first.object in WHOLE_OBJECTS
         body: dict[str, Any] = {
             "id": first.id,
@@ -167,18 +131,4 @@ class Assembled:
             "system_fingerprint": first.system_fingerprint,
             "usage": self._usage,
         }
-        headers = [(b"content-type", b"application/json"), *self._headers]
-        self._audience.respond(self._status, headers, msgspec.json.encode(body))
-
-    def fail(
-        self,
-        code: str,
-        *,
-        value: float | None = None,
-        limit: float | None = None,
-        unit: str = "",
-        subject: str = "",
-        retry_after_s: float | None = None,
-    ) -> None:
-        """Nothing was sent yet, so it has a status of its own."""
-        self._audience.fail(code, value=value, limit=limit, unit=unit, subject=subject, retry_after_s=retry_after_s)
+        return msgspec.json.encode(body)

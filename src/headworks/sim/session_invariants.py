@@ -85,7 +85,7 @@ class SessionWatch:
             session = known.get(scope)
             if session is None or session.ended:
                 continue
-            used_tokens = 0 if record.evidence == "E0" else record.charges[0].amount
+            used_tokens = record.charges[0].amount if record.seen else 0  # its caller got nothing, or nobody can say what
             if record.usage is not None:
                 used_tokens = record.usage.prompt_tokens + record.usage.output_tokens
             if used_tokens > record.charges[0].amount:

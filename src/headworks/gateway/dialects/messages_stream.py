@@ -10,9 +10,10 @@ from typing import Annotated, Any
 
 import msgspec
 
-from headworks.gateway.dialects.typed_stream import LENGTH, AssembledEvents, TypedStream, event_of
+from headworks.gateway.dialects.typed_stream import LENGTH, TypedStream, event_of
 from headworks.gateway.engine_words import PromptDetails, WireUsage
 from headworks.gateway.event_stream import ABORTED
+from headworks.gateway.one_piece import OnePiece
 from headworks.gateway.outlet import Outlet
 
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**40)]
@@ -115,7 +116,7 @@ class MessageStream(TypedStream):
         return b"".join(written)
 
 
-class AssembledMessage(AssembledEvents):
+class AssembledMessage(OnePiece):
     """Puts a message together of its blocks, which are text and thinking: others are written differently in streams."""
 
     __slots__ = ("_blocks", "_broken", "_message", "_stopped")

@@ -11,9 +11,10 @@ from typing import Annotated, Any
 
 import msgspec
 
-from headworks.gateway.dialects.typed_stream import LENGTH, AssembledEvents, TypedStream, event_of
+from headworks.gateway.dialects.typed_stream import LENGTH, TypedStream, event_of
 from headworks.gateway.engine_words import PromptDetails, WireUsage
 from headworks.gateway.event_stream import ABORTED
+from headworks.gateway.one_piece import OnePiece
 from headworks.gateway.outlet import Outlet
 
 LAST = frozenset({"response.completed", "response.incomplete"})
@@ -141,7 +142,7 @@ class ResponseStream(TypedStream):
         ]
 
 
-class AssembledResponse(AssembledEvents):
+class AssembledResponse(OnePiece):
     """Waits for the last event: the answer is in it."""
 
     __slots__ = ("_last",)
