@@ -248,9 +248,12 @@ def enforced(walk: Walk) -> None:
     with walk.serving(serve):
         nobody = httpx.get(walk.ports["listen"] + "/v1/models", timeout=10, trust_env=False)
         walk.holds("without a key nobody gets in", nobody.status_code == 401)
-        story(walk, refusal(walk, crowd(walk.ports["listen"], key), "the plan said so"))
+        with ThreadPoolExecutor(1) as beside:
+            coming = beside.submit(crowd, walk.ports["listen"], key)
+            picture(walk)
+            answers = coming.result()
+        story(walk, refusal(walk, answers, "the plan said so"))
         walk.run(block(f"{HEADWORKS} ledger audit"), "--admin", walk.ports["admin"])
-        picture(walk)
 
 
 def picture(walk: Walk) -> None:
@@ -265,7 +268,7 @@ def picture(walk: Walk) -> None:
             browser = playwright.chromium.launch(executable_path=os.environ.get("HEADWORKS_BROWSER") or found)
             page = browser.new_page(viewport={"width": 1280, "height": 900})
             page.goto(walk.ports["admin"] + "/dashboard")
-            page.wait_for_timeout(2_500)
+            page.wait_for_timeout(1_500)
             page.screenshot(path=str(walk.directory / PICTURE.name))
             browser.close()
     except Error as error:
@@ -310,7 +313,7 @@ def written(walk: Walk, is_fake: bool) -> None:
         f"What `scripts/first-ten-minutes` said on {time.strftime('%Y-%m-%d')}, before {product}: the README's own commands,",
         f"each held to what it promises, in {time.monotonic() - walk.began_s:.0f} s. Ports and paths are the README's.",
     ]
-    tail = ["", f"![The dashboard at the end]({PICTURE.name})"] if has_picture else []
+    tail = ["", f"![The dashboard while it is enforced]({PICTURE.name})"] if has_picture else []
     PAGE.write_text("\n".join([*head, *walk.lines, *tail]) + "\n", encoding="utf-8")
     print(f"\n{PAGE.relative_to(ROOT)} written", flush=True)
 
