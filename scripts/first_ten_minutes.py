@@ -12,6 +12,7 @@ import os
 import re
 import secrets
 import shlex
+import shutil
 import socket
 import subprocess
 import sys
@@ -32,10 +33,11 @@ PAGE, PICTURE = ROOT / "docs" / "first-ten-minutes.md", ROOT / "docs" / "first-t
 HEADWORKS = ".venv/bin/headworks"
 PLACES = {"engine": "http://127.0.0.1:8000", "listen": "http://127.0.0.1:8080", "admin": "http://127.0.0.1:8081"}
 """Where the README has them."""
-CROWD, PROMPT_WORDS, ANSWER_TOKENS = 24, 150, 32
+CROWD, PROMPT_WORDS, ANSWER_TOKENS = 24, 60, 32
 """So many at once ask for so much that not all can have a first token within a second."""
 WAIT_S, ANSWER_S_MAX = 60.0, 300.0
 SHOWN_LINES_MAX = 24
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 WORDS = "river stone harbour market copper signal forest letter engine winter bridge island"
 
 
@@ -52,6 +54,7 @@ class Walk:
     """Where things really are, by their names in `PLACES`."""
     keys: dict[str, str] = field(default_factory=dict)
     lines: list[str] = field(default_factory=list)
+    product: str = "an engine"
     began_s: float = field(default_factory=time.monotonic)
 
     def title(self, text: str) -> None:
@@ -86,8 +89,8 @@ class Walk:
         first, *rest = shlex.split(command)
         return [sys.executable, "-m", "headworks.cli.main", *rest] if first in (HEADWORKS, "headworks") else [first, *rest]
 
-    def run(self, command: str, *more: str, status: int = 0) -> str:
-        """A command to its end."""
+    def run(self, command: str, *more: str, is_shown: bool = True) -> str:
+        """A command to its end. `more`: what the README leaves to defaults that are taken here, or asks of no reader."""
         ended = subprocess.run(
             [*self.words(command), *more],
             check=False,
@@ -98,8 +101,9 @@ class Walk:
             timeout=ANSWER_S_MAX,
         )
         said = ended.stdout + (ended.stderr if ended.returncode else "")
-        self.shown(command, said)
-        if ended.returncode != status:
+        if is_shown:
+            self.shown(command, said)
+        if ended.returncode:
             raise Broken(f"{command} ended with {ended.returncode}: {said[-1_000:]}")
         return ended.stdout
 
@@ -109,9 +113,10 @@ class Walk:
     @contextmanager
     def serving(self, command: str, *more: str) -> Iterator[None]:
         """`headworks serve …`, ready; ended as an operator ends it."""
+        command = " ".join([command, *more])
         where = [f"--{name}={self.ports[name].removeprefix('http://')}" for name in ("listen", "admin")]
         with tempfile.TemporaryFile("w+") as said:
-            words = [*self.words(command), *more, *where]
+            words = [*self.words(command), *where]
             child = subprocess.Popen(words, cwd=self.directory, env=self.around(), stdout=said, stderr=said, text=True)
             try:
                 until(lambda: get(self.ports["admin"] + "/readyz").status_code == 200, child)
@@ -201,7 +206,7 @@ def refusal(walk: Walk, answers: list[httpx.Response], why: str) -> httpx.Respon
     one = refused[0]
     walk.holds("a refusal says when to come back", "retry-after-ms" in one.headers, f"{one.headers.get('retry-after-ms')} ms")
     message = one.json()["error"]["message"]
-    walk.holds("and why, with the numbers", bool(re.search(r"\d", message)) and "unknown" not in message, message)
+    walk.holds("and why, with the numbers", bool(re.search(r"\d", message)) and "unknown number" not in message, message)
     return one
 
 
@@ -213,7 +218,7 @@ def story(walk: Walk, refused: httpx.Response) -> None:
 
 def policy(walk: Walk) -> None:
     walk.title("Write a policy down")
-    walk.run(inline("headworks init http://"))
+    walk.product = walk.run(inline("headworks init http://")).partition("written: ")[2].partition(",")[0]
     walk.keys = {"ACME_KEY": secrets.token_urlsafe(32)}
     file = (walk.directory / "headworks.yaml").read_text()
     walk.shown("cat headworks.yaml", file)
@@ -229,7 +234,9 @@ def planned(walk: Walk) -> None:
     with walk.serving(serve, "--observe"):
         answers = crowd(walk.ports["listen"], key)
         walk.holds("observing refuses nobody", {one.status_code for one in answers} == {200}, f"{len(answers)} answered")
-    told = json.loads(walk.run(inline("headworks plan NEW.yaml").replace("NEW.yaml", "headworks.yaml"), "--json"))
+    command = inline("headworks plan NEW.yaml").replace("NEW.yaml", "headworks.yaml")
+    walk.run(command)
+    told = json.loads(walk.run(command, "--json", is_shown=False))
     would, log = told["all"]["all"]["plan"]["refused"], told["log"]["arrivals"]
     walk.holds("the log's own policy is reproduced", told["holds"], f"{told['control']['reproduced_ratio']:.1%}")
     walk.holds("the plan says who would have been refused", would > 0, f"{would} of {log}")
@@ -241,23 +248,27 @@ def enforced(walk: Walk) -> None:
     with walk.serving(serve):
         nobody = httpx.get(walk.ports["listen"] + "/v1/models", timeout=10, trust_env=False)
         walk.holds("without a key nobody gets in", nobody.status_code == 401)
-        story(walk, refusal(walk, crowd(walk.ports["listen"], key), "the plan said so"))
+        with ThreadPoolExecutor(1) as beside:
+            coming = beside.submit(crowd, walk.ports["listen"], key)
+            picture(walk)
+            answers = coming.result()
+        story(walk, refusal(walk, answers, "the plan said so"))
         walk.run(block(f"{HEADWORKS} ledger audit"), "--admin", walk.ports["admin"])
-        picture(walk)
 
 
 def picture(walk: Walk) -> None:
     """Of the dashboard, where there is a browser."""
+    found = next(filter(None, map(shutil.which, BROWSERS)), None)
     try:
         from playwright.sync_api import Error, sync_playwright
     except ImportError:
         return
     try:
         with sync_playwright() as playwright:
-            browser = playwright.chromium.launch(executable_path=os.environ.get("HEADWORKS_BROWSER"))
+            browser = playwright.chromium.launch(executable_path=os.environ.get("HEADWORKS_BROWSER") or found)
             page = browser.new_page(viewport={"width": 1280, "height": 900})
             page.goto(walk.ports["admin"] + "/dashboard")
-            page.wait_for_timeout(2_500)
+            page.wait_for_timeout(1_500)
             page.screenshot(path=str(walk.directory / PICTURE.name))
             browser.close()
     except Error as error:
@@ -290,8 +301,9 @@ def free_ports(count: int) -> list[int]:
     return ports
 
 
-def written(walk: Walk, product: str) -> None:
+def written(walk: Walk, is_fake: bool) -> None:
     """The transcript as a page."""
+    product = f"a fake {walk.product}" if is_fake else walk.product
     has_picture = (walk.directory / PICTURE.name).exists()
     if has_picture:
         PICTURE.write_bytes((walk.directory / PICTURE.name).read_bytes())
@@ -301,7 +313,7 @@ def written(walk: Walk, product: str) -> None:
         f"What `scripts/first-ten-minutes` said on {time.strftime('%Y-%m-%d')}, before {product}: the README's own commands,",
         f"each held to what it promises, in {time.monotonic() - walk.began_s:.0f} s. Ports and paths are the README's.",
     ]
-    tail = ["", f"![The dashboard at the end]({PICTURE.name})"] if has_picture else []
+    tail = ["", f"![The dashboard while it is enforced]({PICTURE.name})"] if has_picture else []
     PAGE.write_text("\n".join([*head, *walk.lines, *tail]) + "\n", encoding="utf-8")
     print(f"\n{PAGE.relative_to(ROOT)} written", flush=True)
 
@@ -325,7 +337,7 @@ def main() -> int:
             return 1
         print(f"\nAll of it holds, in {time.monotonic() - walk.began_s:.0f} s.", flush=True)
         if given.write:
-            written(walk, "the fake engine" if given.engine is None else "a live engine")
+            written(walk, given.fake)
     return 0
 
 

@@ -38,7 +38,7 @@ from headworks.gateway.guard import Guard
 from headworks.gateway.http.listen import listen_on_port, set_options
 from headworks.gateway.key_watch import KeyWatch
 from headworks.gateway.ledger_desk import LedgerDesk
-from headworks.gateway.log_facts import Declared, Facts
+from headworks.gateway.log_facts import Facts
 from headworks.gateway.looks import Looks
 from headworks.gateway.metrics import Reading, Registry
 from headworks.gateway.models import Models
@@ -70,13 +70,18 @@ class App:
     address: Any = None
     admin_address: Any = None
     """Where both ports are, once they listen."""
+    reload_by: Reload | None = None  # reads the file again; whoever serves from one sets it
+    _epoch = ""
+    """Which process a shared ledger was opened for."""
+    _utc_offset_s: float
+    """Fixed for this life: setting the machine's clock moves no quota's period."""
     _admin_task: asyncio.Task[None] | None = None
     _draining = _handed = False
 
     def __init__(self, policy: Policy, settings: Settings, *, name: str = "gateway") -> None:
         boot = secrets.token_hex(8)
         owner = Owner(name, boot)
-        self.orders = Orders(settings, self._declared, clock.utc_s)
+        self.orders = Orders(settings, lambda told: self.facts.declared(told), clock.utc_s)  # noqa: PLW0108 (they come later)
         outbox = Outbox()
         self.replicas = Replicas(policy, settings, outbox)
         policy = self.orders.applied(policy)
@@ -84,7 +89,6 @@ class App:
         turns = clock.TurnClock(clock.now_s)
         self.store, embedded, self._shared = stores.opened(settings, owner, self._feed, turns.now_ms)
         self._utc_offset_s = clock.utc_s() - clock.now_s()
-        """Fixed for this life: setting the machine's clock moves no quota's period."""
         self.gate = Gate(policy, name, secrets.token_bytes(32), boot, self._utc_offset_s)
         self.models = Models(policy)
         self.registry = Registry(self._readings)
@@ -134,10 +138,6 @@ class App:
         self.certificates = None if settings.tls is None else Certificates(settings.tls)
         self.server = parts.server(self.proxy.serve, settings, methods, self.certificates, outbox)
         self._admin = admin_server(self._admin_app(), None if self.certificates is None else self.certificates.context)
-        self.reload_by: Reload | None = None
-        """Reads the file again; whoever serves from one sets it."""
-        self._epoch = ""
-        """Which process a shared ledger was opened for."""
 
     def _own(self) -> Own:
         return Own(self._usage, self.explanations, self.cost_desk.own, self._note(), clock.utc_s)
@@ -308,9 +308,6 @@ class App:
             scope = quota.scope(name, periods[name].name)
             used += [Charge(scope, "tokens", tokens), Charge(scope, "nanomoney", nanomoney)]
         self.runner.feed(events.UsageRead(tuple(used)))
-
-    def _declared(self, declared: Declared) -> None:
-        self.facts.declared(declared)
 
     # the ledger
 

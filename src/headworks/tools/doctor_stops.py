@@ -27,9 +27,9 @@ QUIET_LOOK_S = 1.2
 """llama.cpp looks at a connection without a stream only when nobody asked it anything for a second."""
 IDLE_S_MAX = 60.0
 CROWD_TOKENS = 400
-CROWD_S_MAX = 15.0
-CROWD_SETTLED_S = 1.5
-"""No further one begins for so long while some wait: those are its places."""
+CROWD_S_MAX = 20.0
+CROWD_SETTLED_S, CROWD_STEPS = 1.5, 16
+"""No further one begins for so long, and in so many steps, while some wait: those are its places."""
 PLACES_FLAGS = {"vllm": "--max-num-seqs", "sglang": "--max-running-requests", "llamacpp": "--parallel"}
 BROKEN_WORDS = "CANCELLATION IS BROKEN"
 NAMES = {"half": "abort on half-close", "close": "abort on disconnect", "body": "abort without a stream"}
@@ -188,45 +188,67 @@ def _memory(rounds: Rounds) -> dict[str, float | int | str | None]:
 async def crowd_findings(ward: Ward, streams: int, flags: list[Flag]) -> list[Finding]:
     """Many at once: how many run, what it says when it is full, and whether all of them stop when they are left."""
     crowd = [ward.start(CROWD_TOKENS) for _ in range(streams)]
-    running, waiting, began = await _settled(ward, crowd)
+    seen = await _settled(ward, crowd)
     refused = [sent for sent in crowd if sent.heard.over == "end" and not sent.heard.is_whole()]
     left_s = time.monotonic()
     for sent in crowd:
         sent.half_close()
     gone = await ward.until_load(lambda inside: inside == 0, IDLE_S_MAX, 0.02)
-    places = _places(running, waiting, streams, began)
-    if ward.kind in PLACES_FLAGS and began == streams:
-        value = str(running) if waiting else f"at least {running}"
+    places = _places(seen)
+    if ward.kind in PLACES_FLAGS and seen.settled:
+        value = str(seen.running) if seen.waiting else f"at least {seen.running}"
         flags.append(Flag(PLACES_FLAGS[ward.kind], value, f"{streams} streams at once"))
     return [places, _busy(ward, refused, streams, flags), _all_gone(gone, streams - len(refused), time.monotonic() - left_s)]
 
 
-async def _settled(ward: Ward, crowd: list[Sent]) -> tuple[int, int, int]:
-    """The most that ran at once, how many waited while so many did, and how many were inside or answered at the end."""
-    running = waiting = began = 0
+@dataclass(slots=True)
+class _Crowd:
+    """What was seen of many at once."""
+
+    streams: int
+    running: int = 0
+    """The most that ran at once."""
+    waiting: int = 0
+    """The most that waited while so many ran."""
+    late: int = 0
+    """Those of whom nothing had been seen at the end."""
+    settled: bool = False
+    """All were answered; or some waited, and for many steps of the engine nobody else began."""
+
+
+async def _settled(ward: Ward, crowd: list[Sent]) -> _Crowd:
+    seen = _Crowd(len(crowd))
     begun_s = grown_s = time.monotonic()
-    while time.monotonic() - begun_s < CROWD_S_MAX:
+    grown_steps = 0
+    while time.monotonic() - begun_s < CROWD_S_MAX and not seen.settled:
         sample = await ward.engine.sample()
-        if (sample.running or 0) > running:
-            running, waiting, grown_s = sample.running or 0, 0, time.monotonic()
-        if sample.running == running:
-            waiting = max(waiting, sample.waiting or 0)
-        known = sum(1 for sent in crowd if sent.heard.over or sent.heard.first_s is not None)
-        began = max(known, sum(1 for sent in crowd if sent.heard.over) + (load_of(sample) or 0))
-        if known == len(crowd) or (waiting and began >= len(crowd) and time.monotonic() - grown_s > CROWD_SETTLED_S):
-            return running, waiting, len(crowd)
+        steps = sum(sample.iterations or ())
+        if (sample.running or 0) > seen.running:
+            seen.running, seen.waiting, grown_s, grown_steps = sample.running or 0, 0, time.monotonic(), steps
+        if sample.running == seen.running:
+            seen.waiting = max(seen.waiting, sample.waiting or 0)
+        over = sum(1 for sent in crowd if sent.heard.over)
+        answered = sum(1 for sent in crowd if sent.heard.over or sent.heard.first_s is not None)
+        seen.late = len(crowd) - max(answered, over + (load_of(sample) or 0))
+        # Prompts are let in a batch at a time: who waits for that waits for no place.
+        quiet = time.monotonic() - grown_s > CROWD_SETTLED_S and (steps - grown_steps >= CROWD_STEPS or not steps)
+        seen.settled = answered == len(crowd) or (bool(seen.waiting) and seen.late <= 0 and quiet)
         await asyncio.sleep(0.01)
-    return running, waiting, min(began, len(crowd) - 1)
+    return seen
 
 
-def _places(running: int, waiting: int, streams: int, began: int) -> Finding:
-    figures: dict[str, float | int | str | None] = {"running_max": running, "waiting": waiting, "streams": streams}
-    if began < streams:
-        saw = f"after {CROWD_S_MAX:g} s {streams - began} of {streams} streams had not got through to it, and {running} ran"
+def _places(seen: _Crowd) -> Finding:
+    figures: dict[str, float | int | str | None] = {
+        "running_max": seen.running,
+        "waiting": seen.waiting,
+        "streams": seen.streams,
+    }
+    if not seen.settled:
+        saw = f"after {CROWD_S_MAX:g} s {seen.running} of {seen.streams} streams ran and others were still being let in"
         return Finding("places", UNKNOWN, f"{saw}: is its machine busy with something else?", figures=figures)
-    if waiting:
-        return Finding("places", NOTE, f"{running} run at once, {waiting} waited inside it", figures=figures)
-    saw = f"{running} of {streams} streams ran at once and none waited: it has at least so many places"
+    if seen.waiting:
+        return Finding("places", NOTE, f"{seen.running} run at once, {seen.waiting} waited inside it", figures=figures)
+    saw = f"{seen.running} of {seen.streams} streams ran at once and none waited: it has at least so many places"
     return Finding("places", NOTE, saw, figures=figures)
 
 

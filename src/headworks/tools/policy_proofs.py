@@ -147,6 +147,8 @@ def _rejects(facts: Facts, through: Through) -> Line:
     )
     if section.ttft_slo_s is None:
         return line, NOT_MEASURABLE, f"class {facts.service_class} promises no first token; {said}"
+    if burst.offered < OFFERED_MIN:
+        return line, NOT_MEASURABLE, f"too few to be a burst, give it more time with --burst: {said}"
     known = all(code in REASONS for code in burst.refused)
     kept = burst.refusals > 0 and known and _within(burst.ttft_p95_s, section.ttft_slo_s)
     return line, PASS if kept else FAIL, said
