@@ -111,7 +111,7 @@ def test_F13_with_a_ledger_in_a_file_a_freeze_and_a_mode_hold_over_a_restart(tmp
             await post(s, "/admin/mode/enforce", reason="mended")
             await s.restart()
             assert (await s.ask(chat(key="ACME_KEY"))).status == 200
-            assert s.app.orders_shown()["mode_order"] is None
+            assert s.app.by_hand.orders_shown()["mode_order"] is None
             assert [name for name in os.listdir(tmp_path) if name.endswith(".part")] == []
 
     run("uvloop", steps())
