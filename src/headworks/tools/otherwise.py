@@ -74,7 +74,8 @@ def _asked(life: Life, arrival: Arrival, logged: dict[str, Any], policy: Policy)
 
 
 def _named(outcome: str, reason: str) -> str:
-    return f"{outcome}: {reason}" if reason else outcome
+    """What it waits for is known when it does: nobody waits who is only asked about."""
+    return f"{outcome}: {reason}" if outcome == "refuse" else outcome
 
 
 class _UpTo(Replay):
