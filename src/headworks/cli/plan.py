@@ -48,7 +48,7 @@ def plan(
 
     Exit: 0 the log's own policy reproduces its outcomes, so the plan can be relied on; 1 it does not; 2 it could not be made.
     """
-    policy, directory = _policy(new)
+    policy, directory = policy_of(new)
     directory = log or directory
     if directory is None:
         _could_not(f"{new} keeps no decision log (log.decisions): name one with --log.")
@@ -74,7 +74,7 @@ def plan(
     raise typer.Exit(0 if found["holds"] else 1)
 
 
-def _policy(path: Path) -> tuple[Policy, Path | None]:
+def policy_of(path: Path) -> tuple[Policy, Path | None]:
     """The policy of a file, and where it logs decisions. Secrets need not be there: nothing here asks an engine or a client."""
     try:
         text = path.read_text(encoding="utf-8")

@@ -10,7 +10,7 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -26,6 +26,7 @@ from headworks.gateway import clock, inherited, parts, stores
 from headworks.gateway.accounts import WORKER, Accounts, Records
 from headworks.gateway.admin import admin_app
 from headworks.gateway.admin_server import admin_server, admin_socket
+from headworks.gateway.by_hand import ByHand
 from headworks.gateway.collector import collect_rarely
 from headworks.gateway.compute_watch import watches
 from headworks.gateway.cost_desk import CostDesk
@@ -42,7 +43,7 @@ from headworks.gateway.log_facts import Facts
 from headworks.gateway.looks import Looks
 from headworks.gateway.metrics import Reading, Registry
 from headworks.gateway.models import Models
-from headworks.gateway.orders import TENANT_VERBS, Orders
+from headworks.gateway.orders import Orders
 from headworks.gateway.own import Own
 from headworks.gateway.proxy import Proxy
 from headworks.gateway.readings import ledger_readings, readings
@@ -110,6 +111,7 @@ class App:
         self.costs = records.costs = Costs(policy, self.ledger.charged, self.store.now_ms, clock.now_s)
         self.cost_desk = CostDesk(self.usage, clock.utc_s)
         self.ledger.on_declared = self.orders.declare
+        self.by_hand = ByHand(self.orders, self.replicas, self._take_again, lambda: self.policy, self.replicas_shown)
         self.answers = parts.answers(settings)
         self.standing = Standing(
             self.snapshot, self.gate.estimates, self.registry, self.accounts, records.troubles, clock.now_s, clock.utc_s
@@ -119,31 +121,29 @@ class App:
         self.counting = Counting(settings.tokenizers) if settings.tokenizers else None
         self.explanations = Explanations(self.log.find if self.log is not None else None)
         self.guard = Guard(settings.guard, clock.now_s, parts.rss_bytes, records.loop_lag)
-        self.proxy = Proxy(
+        self.proxy = self._proxy(boot)
+        self.certificates = None if settings.tls is None else Certificates(settings.tls)
+        self.server = parts.server(self.proxy.serve, settings, methods, self.certificates, outbox)
+        self._admin = admin_server(self._admin_app(), None if self.certificates is None else self.certificates.context)
+
+    def _proxy(self, boot: str) -> Proxy:
+        note = self.log.name if self.log is not None else _unnoted
+        return Proxy(
             self.runner,
-            policy,
+            self.policy,
             self.key_watch.keys,
             self.models,
             self.answers,
-            self._own(),
-            Tracing(self.telemetry, self._note()),
-            parts.equals(settings),
+            Own(self._usage, self.explanations, self.cost_desk.own, note, clock.utc_s),
+            Tracing(self.telemetry, note),
+            parts.equals(self.settings),
             self.guard,
-            Limits(parts=settings.parts),
+            Limits(parts=self.settings.parts),
             boot=boot,
             clock_s=clock.now_s,
             wall_s=clock.utc_s,
             counting=self.counting,
         )
-        self.certificates = None if settings.tls is None else Certificates(settings.tls)
-        self.server = parts.server(self.proxy.serve, settings, methods, self.certificates, outbox)
-        self._admin = admin_server(self._admin_app(), None if self.certificates is None else self.certificates.context)
-
-    def _own(self) -> Own:
-        return Own(self._usage, self.explanations, self.cost_desk.own, self._note(), clock.utc_s)
-
-    def _note(self) -> Callable[[str, RequestKey, str], None]:
-        return self.log.name if self.log is not None else _unnoted
 
     # life
 
@@ -243,29 +243,8 @@ class App:
     def engines(self) -> dict[str, Engine]:
         return self.replicas.engines
 
-    async def tell_replica(self, verb: str, name: str, reason: str, actor: str) -> dict[str, Any]:
-        """What an operator asks of one replica: `drain`, `resume` or `withdraw`. Raises `Untold`."""
-        async with self.replicas.changing:
-            self.replicas.tell(verb, name)
-            await self._take(self.policy.number + 1, self.settings)
-        self.orders.declare(actor, verb, name, reason, "done")
-        return self.replicas_shown().get(name, {"state": "forgotten"})
-
-    async def order(self, verb: str, subject: str, reason: str, actor: str) -> dict[str, Any]:
-        """What an operator orders beside the configuration: a tenant is frozen, this gateway observes. Raises `Unordered`."""
-        async with self.replicas.changing:
-            if verb in TENANT_VERBS:
-                self.orders.tenant(verb, subject, actor, reason, self.policy)
-            else:
-                self.orders.mode(verb, actor, reason, self.replicas.configured)
-            await asyncio.to_thread(self.orders.keep)
-            await self._take(self.policy.number + 1, self.settings)
-        self.orders.declare(actor, verb, subject, reason, "done")
-        return self.orders_shown()
-
-    def orders_shown(self) -> dict[str, Any]:
-        """What an operator has ordered, and what was declared lately."""
-        return self.orders.shown(self.policy)
+    async def _take_again(self) -> None:
+        await self._take(self.policy.number + 1, self.settings)
 
     async def _take(self, number: int, settings: Settings) -> None:
         """Decide by the configuration with what an operator orders and tells beside it, from now on."""
@@ -338,10 +317,10 @@ class App:
             explain=self.explanations.of,
             admin_key=key.reveal() if key is not None else None,
             keys=self.key_watch,
-            replicas=self,
+            replicas=self.by_hand,
             reload=lambda: self.reload_by,
             cost=self.cost_desk,
-            orders=self,
+            orders=self.by_hand,
         )
 
     def _usage(self, tenant: str) -> dict[str, Any]:

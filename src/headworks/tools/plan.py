@@ -211,7 +211,7 @@ def _examples(done: Sequence[Redone], policy: Policy) -> list[dict[str, Any]]:
 def _example(one: Again, life: Life) -> dict[str, Any]:
     """`lines`: its decisions and its outcome as a decision log would have them."""
     ended = one.arrival.ended
-    lines = [_line("decision", decision.decided_s, life, _decision(decision)) for decision in one.decisions]
+    lines = [decision_line(decision, life) for decision in one.decisions]
     if one.outcome is not None:
         lines.append(_line("outcome", one.outcome.ended_s, life, _outcome(one.outcome)))
     return {
@@ -228,6 +228,11 @@ def _line(kind: str, at_s: float, life: Life, record: dict[str, Any]) -> dict[st
     line = {"kind": kind, "utc": life.utc(at_s), "monotonic_s": at_s, "record": record}
     found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(line))  # what is infinite is null there
     return found
+
+
+def decision_line(decision: Decision, life: Life) -> dict[str, Any]:
+    """A decision as a decision log would have it."""
+    return _line("decision", decision.decided_s, life, _decision(decision))
 
 
 def _decision(decision: Decision) -> dict[str, Any]:

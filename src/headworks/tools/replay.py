@@ -85,7 +85,7 @@ class Replay:
         self.again: dict[str, Again] = {}
         book = Book(lease_ms=round(first.lease_s * 1000), remember_ms=round(first.remember_s * 1000))
         ledger = RecordedLedger(self.world, self._agenda, book, life, exact=policy is None)
-        gate = Gate(first, life.gateway, SEED, life.boot, life.utc_offset_s)
+        self.gate = gate = Gate(first, life.gateway, SEED, life.boot, life.utc_offset_s)
         self._arrivals = {one.ended.id: one for one in life.arrivals}
         self._run_for: dict[str, Arrival] = {}
         self._begun_s: dict[str, float] = {}
