@@ -70,6 +70,7 @@ class Fleet(Sized):
     def __init__(self, size: Size) -> None:
         self.tenants, self.running, self.replicas = size.tenants, size.reservations, 1
         self._now_s, self._number, self._running = 1.0, 0, deque[str]()
+        self._taken, self._decisions = 0, 0
         self._owners: dict[str, Seat] = {}
         """Who asked for each execution."""
         settings = self.policy(DisciplinePolicy().kind)
@@ -89,18 +90,25 @@ class Fleet(Sized):
 
     def decide_us(self) -> float:
         """One arrival at the next gateway, and the end of what has run longest, wherever that is."""
+        while not self._running:  # all places are empty: until somebody asks for one
+            self._advance()
         seat, arrived, stopped = self._next_seat(), events.Arrived(self._request()), self._stopped()
         began_ns = time.process_time_ns()
         self._tell(seat, arrived)
         self._tell(self._owners.pop(stopped.execution), stopped)
         took_us = (time.process_time_ns() - began_ns) / 1000
+        self._taken += len(self._running)
+        self._decisions += 1
         self._advance()
         return took_us
 
+    def taken_ratio(self) -> float:
+        """Of the places, how many were taken after each decision, on the mean: somebody always waited."""
+        return self._taken / self._decisions / self.running
+
     def whole(self) -> bool:
-        """Every counter is the sum of its parts, and all places are taken but for the one that is just being asked for."""
-        sums = not any(seat.gate.check() for seat in self._seats) and not self._store.book.check()
-        return sums and abs(len(self._running) - self.running) <= len(self._seats)
+        """Every counter is the sum of its parts."""
+        return not any(seat.gate.check() for seat in self._seats) and not self._store.book.check()
 
     def _advance(self) -> None:
         self._now_s += self.apart_s

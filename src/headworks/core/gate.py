@@ -25,7 +25,7 @@ from headworks.core.fallback import LAST_S, Fallback, shaped
 from headworks.core.identity import NOTHING, Identity
 from headworks.core.life import ASKED, CLAIMING, LEAVING, QUEUED, UNASKED, Life
 from headworks.core.policy import INFINITE_S, Policy
-from headworks.core.pool import UNCOUNTED, Pool
+from headworks.core.pool import Pool
 from headworks.core.preempt import Preempting
 from headworks.core.refusing import Refusing, blocked_by
 from headworks.core.second_tries import SecondTries
@@ -165,7 +165,7 @@ class Gate:
         """Ask the ledger for whoever is next, until nobody waits or nothing more fits."""
         desk = self._desk
         turn = Round(pool, desk.disciplines[pool.name], desk.owner, desk.policy.observe, now_s)
-        while self._boot.open(now_s) and pool.may_ask(now_s):
+        while self._boot.open(now_s) and pool.asks_again_s <= now_s:
             life = turn.next()
             desk.tell(turn.commands)
             if life is None:
@@ -185,7 +185,6 @@ class Gate:
         life.execution = execution = Execution(life.claim or desk.mint(), replica.name)
         desk.runs[execution.id] = life
         desk.take(life)
-        lane.pool.asked += 1
         if not replica.breaker.is_closed:
             replica.breaker.sent(execution.id, now_s)
         charges = lane.charges(life.work, replica.scope)
@@ -247,11 +246,10 @@ class Gate:
             self._to_its_place(life, now_s)
 
     def _on_reserve_answered(self, life: Life, answer: Answer, now_s: float) -> None:
-        pool = life.lane.pool
-        pool.asked = max(0, pool.asked - 1)
         if life.state != ASKED:
             return  # taken back meanwhile: its stop is on the way, whatever this answer says
         self._desk.heard(life)
+        pool = life.lane.pool
         if answer.outcome in ("granted", "recorded"):
             self._granted(life, pool, now_s)
         elif answer.outcome == "never":
@@ -279,7 +277,7 @@ class Gate:
         decision = desk.decider.decision(life, "admit", "", now_s)
         desk.record(decision)
         self._course.granted(life, decision, self._boot.open_until_s, now_s)
-        if (life.turn_tokens and pool.queue.go_on(life.lane.flow)) or (pool.asked_max != UNCOUNTED and pool.queue.requests):
+        if life.turn_tokens and pool.queue.go_on(life.lane.flow):
             self._pump(pool, now_s)
 
     def _not_now(self, life: Life, pool: Pool, answer: Answer, now_s: float) -> None:
@@ -293,6 +291,8 @@ class Gate:
             self._desk.wake(pool.sent_back(flow, answer.outcome, now_s))
             if flow:
                 self._pump(pool, now_s)
+
+    # after the grant
 
     def _to_its_place(self, life: Life, now_s: float) -> None:
         pool = life.lane.pool

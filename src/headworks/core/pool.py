@@ -41,23 +41,14 @@ USED_RATIO = 0.5
 """A limit of which less is taken has shown nothing, whoever waits for what is kept of it."""
 PAUSED_MAX = 8
 """With so many flows sent back by the ledger the rest need not ask: those whose turn it is first have asked."""
-ASKED_MAX = 8
-"""What is free is known to the ledger alone where others share it. While it has refused somebody within `CAREFUL_S`, so many
-are asked for at a time, and one more for each that is granted: else each release would have everybody asked for whom there
-would be room if there were no others."""
-CAREFUL_S = 1.0
-UNCOUNTED = 1 << 30
 
 
 class Pool:
     """One pool: its replicas, its queue and what has been measured of it."""
 
     __slots__ = (
-        "_careful_until_s",
         "_runs",
         "affinity",
-        "asked",
-        "asked_max",
         "asks_again_s",
         "block_tokens",
         "bounds",
@@ -127,8 +118,6 @@ class Pool:
         """What first tokens took of late, of the classes that have a gate on it."""
         self.proof_s = Window(PROOFS)
         """From the wish to stop something to the proof that it stopped."""
-        self.asked, self.asked_max, self._careful_until_s = 0, UNCOUNTED, 0.0
-        """What is asked of the ledger and not answered, and how much may be."""
         self.asks_again_s = 0.0
         """The ledger has sent back what was asked for here: nothing more is asked until then."""
         self.reading_tokens = 0
@@ -225,17 +214,10 @@ class Pool:
 
     def sent_back(self, flow: Flow | None, why: str, now_s: float) -> float:
         """Not now: until when nothing is asked for this flow, or for anything at all, unless something is freed before."""
-        self.asked_max, self._careful_until_s = ASKED_MAX, now_s + CAREFUL_S
         until_s = now_s + (YIELD_S if flow is not None or why == "yield" else max(RETRY_S, self.back_in_s(why, now_s)))
         if flow is None or self.queue.pause(flow, until_s, now_s) >= PAUSED_MAX:
             self.asks_again_s = until_s
         return until_s
-
-    def may_ask(self, now_s: float) -> bool:
-        """Whether anything more may be asked of the ledger now."""
-        if self.asked >= self.asked_max and now_s >= self._careful_until_s:
-            self.asked_max = UNCOUNTED
-        return self.asks_again_s <= now_s and self.asked < self.asked_max
 
     def ask_at_once(self) -> None:
         """Something was freed: whoever was sent back may ask again."""
@@ -252,8 +234,6 @@ class Pool:
     def granted(self, life: Life, now_s: float) -> None:
         """The ledger granted this: one more step of the queue, and of its class's part of it."""
         queue, work, use = self.queue, life.work, life.lane.use
-        if self.asked_max != UNCOUNTED:
-            self.asked_max += 1
         if life.lane.metered:
             metering.granted(life, now_s)
         self.retries.sent += 1

@@ -106,9 +106,9 @@ class Accounts:
                     counter("degraded_total", service_class, step.partition("=")[0]).add()
             return
         for decision in decisions:
-            for verdict in decision.verdicts:
-                if not verdict.passed:
-                    counter("verdict_failures_total", verdict.check, verdict.scope.partition(":")[0]).add()
+            for check, scope, value, limit, _, _ in decision.rows:
+                if value > limit:
+                    counter("verdict_failures_total", check, scope.partition(":")[0]).add()
         if one.outcome == "queue":
             positions = [float(decision.position) for decision in decisions]
             histogram("queue_depth_observed", service_class, tenant).observe_all(positions)

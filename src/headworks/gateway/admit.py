@@ -342,7 +342,7 @@ def considered(decision: Decision) -> dict[str, Any]:
         "status": REASONS[decision.reason].status if refused else 200,
         "retry_after_s": decision.retry_after_s,
         "degraded": decision.degraded or None,
-        "verdicts": shown(decision.verdicts),
+        "verdicts": shown(decision.rows),
         "forecast": decision.forecast,
         "work": {
             "tokens": work.tokens,

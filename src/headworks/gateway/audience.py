@@ -253,6 +253,7 @@ class Audience:
             member.client.start(status, self._head(member.headers), None)
             if member.begun is not None:
                 member.begun()
+                member.begun = None
 
     def send(self, raw: bytes | None, payload: bytes) -> None:
         """Some of a streamed answer; `raw` is the same in whole chunked frames."""

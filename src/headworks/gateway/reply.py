@@ -16,7 +16,7 @@ from typing import NamedTuple
 import msgspec
 
 from headworks.core.reasons import REASONS, Reason
-from headworks.core.types import Decision, Forecast, Usage, Verdict
+from headworks.core.types import Decision, Forecast, Usage
 from headworks.gateway.error_shapes import OPENAI, Error, bare, written
 from headworks.gateway.every_answer import Allowance, Headers, Ids, own_headers
 from headworks.gateway.guard import Overload
@@ -57,7 +57,7 @@ def refusal(
 ) -> Answer:
     """The answer to a request that does not run. `wall_s` is Unix time, `usage` what a completed key has used (A6)."""
     reason = REASONS[decision.reason]
-    verdicts = shown(decision.verdicts)
+    verdicts = shown(decision.rows)
     explanation = _Explanation(decision.id, verdicts, decision.forecast, decision.policy_version)
     if usage is not None:
         explanation = _ExplanationWithUsage(decision.id, verdicts, decision.forecast, decision.policy_version, usage)
@@ -172,21 +172,21 @@ def _message(reason: Reason, decision: Decision) -> str:
     if "{" not in reason.sentence:
         return reason.sentence
     wanted = DECIDED_BY.get(reason.code, reason.code)
-    for verdict in reversed(decision.verdicts):
-        if verdict.reason == wanted and not verdict.passed and _speaks_of(wanted, verdict):
-            return _fill(reason, verdict.value, verdict.limit, verdict.unit, verdict.scope)
-    for verdict in reversed(decision.verdicts):
+    for check, scope, value, limit, unit, failed in reversed(decision.rows):
+        if failed == wanted and value > limit and _speaks_of(wanted, check):
+            return _fill(reason, value, limit, unit, scope)
+    for check, scope, value, limit, unit, failed in reversed(decision.rows):
         # Its time was over, and by then what it had waited for was there: the numbers of that would say nothing.
-        if verdict.reason == "queue_timeout" and not verdict.passed and _speaks_of("queue_timeout", verdict):
-            return _fill(REASONS["queue_timeout"], verdict.value, verdict.limit, verdict.unit, verdict.scope)
+        if failed == "queue_timeout" and value > limit and _speaks_of("queue_timeout", check):
+            return _fill(REASONS["queue_timeout"], value, limit, unit, scope)
     if wanted == "queue_timeout":
         return _fill(reason, decision.waited_s, decision.waited_s, "s", decision.pool)
     return _fill(reason, None, None, "units", decision.model)
 
 
-def _speaks_of(code: str, verdict: Verdict) -> bool:
+def _speaks_of(code: str, check: str) -> bool:
     """Whatever is short can end in `queue_timeout`, but its sentence speaks of time."""
-    return code != "queue_timeout" or verdict.check == "time"
+    return code != "queue_timeout" or check == "time"
 
 
 def _fill(reason: Reason, value: float | None, limit: float | None, unit: str, subject: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from headworks.core.types import Verdict
+from headworks.core.types import Row
 
 
 class ShownVerdict(msgspec.Struct, gc=False):
@@ -21,6 +21,9 @@ class ShownVerdict(msgspec.Struct, gc=False):
     reason: str
 
 
-def shown(verdicts: Iterable[Verdict]) -> list[ShownVerdict]:
-    """For a refusal's body."""
-    return [ShownVerdict(*verdict) for verdict in verdicts]
+def shown(rows: Iterable[Row]) -> list[ShownVerdict]:
+    """For a refusal's body: what `types.verdicts` says of these rows, without making its tuples in between."""
+    return [
+        ShownVerdict(check, scope, value, limit, unit, value <= limit, "" if value <= limit else reason)
+        for check, scope, value, limit, unit, reason in rows
+    ]
