@@ -45,9 +45,12 @@ def test_C3_a_prompt_that_nobody_counted_stands_for_what_such_prompts_come_to() 
 
 def test_C3_those_that_are_asked_for_in_one_instant_stand_behind_each_other() -> None:
     one = Bench(policy(interactive=ONE_SECOND, pool={"active_requests_max": 4}))
+    one.lose_answers = True
     one.arrive(4_001)
     pool = one.gate._desk.pools["p"]
-    assert pool.single is not None and pool.single.unread_tokens == 4_200
+    assert pool.single is not None and pool.single.unread_tokens == 4_200, "it is asked for, and not sent yet"
+    one.lose_answers = False
+    one.advance(1.0)
     first = one.execution()
     one.arrive(4_001)
     assert pool.single.unread_tokens == 8_400
