@@ -5,7 +5,8 @@ recorded trace, stretched to a rate; traces without tenants get 20, drawn by Zip
 drawn 70 % interactive, 20 % batch, 10 % bulk, promised its first token within 1, 5 and 15 times what the trace's row
 in `goodput_world.PROMISES` says, and a pace. Clients lose patience at twice their promise, 2 % leave on a whim, and
 all retry as the stock SDK does, at most twice. `headworks` is the product's own gate and ledger book with a
-configuration that states promises, classes and tenants and nothing about the engine; the baselines are those of
+configuration that states promises, classes, tenants and how much memory is kept free, and nothing else about the engine
+(`headworks_default_gate`: not that either); the baselines are those of
 `sim/baseline_*.py`, tuned with what was measured at saturation; `oracle` knows every output (`sim/oracle.py`). Nobody
 else sees an output before it is made, and gauges are 0.2 to 2 s old.
 
@@ -21,6 +22,8 @@ same seeds. Counted is the run after its warm-up:
 - `wasted_ratio`: of the tokens the engine worked on, those of answers nobody got in full;
 - `false_refusal_ratio`: of the attempts that were turned away (in two stretches), those that together could have
   been inserted into the actual run, on time, making nobody late: how is said in `sim/insertion.py`;
+  `false_refusal_unpreempting_ratio`: without the engine taking memory back from another for it, which a promise of less
+  than one preemption in a thousand rules out;
 - `late_ratio`: of those sent to the engine and not left on a whim, those whose promise was not kept, or whose answer
   was cut;
 - `reserved_over_used`: output tokens reserved at the end ÷ made, where the policy reserves any;
@@ -54,11 +57,21 @@ from typing import Any
 from goodput_figures import Window, figures, over_seeds
 from goodput_page import missed, page, picture
 from goodput_saturation import Saturation, measured
-from goodput_world import MEASURED_S_MIN, MEASURED_S_QUICK, PROMISES, Ground, Variation, ground, setup, traffic
+from goodput_world import (
+    DEFAULT_GATE,
+    MEASURED_S_MIN,
+    MEASURED_S_QUICK,
+    PROMISES,
+    Ground,
+    Variation,
+    ground,
+    setup,
+    traffic,
+)
 from headworks.sim.baseline_published import RULES
 from headworks.sim.simulation import Simulation
 
-POLICIES = ("headworks", "oracle", *RULES)
+POLICIES = ("headworks", "oracle", *RULES, DEFAULT_GATE)
 QUICK_TRACE = "servegen_mlarge_1h"
 REQUESTS_MEASURED, REQUESTS_QUICK = 1500, 300
 """So many come at saturation in the part of a run that is counted."""
@@ -94,7 +107,7 @@ def main() -> int:
 def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="goodput past saturation, by way of admitting")
     parser.add_argument("--trace", default=",".join(PROMISES))
-    parser.add_argument("--policy", default=",".join(POLICIES))
+    parser.add_argument("--policy", default=",".join(one for one in POLICIES if one != DEFAULT_GATE))
     parser.add_argument("--k", default="2,3,5")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--requests", type=int, default=REQUESTS_MEASURED, help="at saturation, in what is counted")
@@ -210,7 +223,7 @@ def one_run(task: Task) -> dict[str, Any]:
     simulation = Simulation(made)
     simulation.run()
     ran_s = time.perf_counter() - started_s
-    reserves = name == "headworks" or (name in RULES and RULES[name].reserves)
+    reserves = name in ("headworks", DEFAULT_GATE) or (name in RULES and RULES[name].reserves)
     shown = figures(Window(place, simulation, engine, warm_s), reserves=reserves, refusals_max=refusals_max)
     say(
         f"  {place.trace.name} {name} k={k:g} seed {seed}: {shown['goodput_tokens_per_s']:.0f} tokens/s good, "

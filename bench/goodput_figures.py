@@ -55,6 +55,7 @@ def figures(window: Window, *, reserves: bool, refusals_max: int) -> dict[str, A
         "wasted_ratio": _wasted_ratio(window),
         "late_ratio": _late_ratio(window),
         "false_refusal_ratio": false_refusal_ratio(window, refusals_max),
+        "false_refusal_unpreempting_ratio": false_refusal_ratio(window, refusals_max, may_preempt=False),
         "reserved_over_used": _reserved_over_used(window) if reserves else None,
         "preemptions_per_1000": 1000 * _preemptions(window),
         "ttft_p99_s": {name: _ttft_p99_s(window, name) for name, _, _ in CLASSES},
@@ -125,7 +126,7 @@ def _ttft_p99_s(window: Window, name: str) -> float | None:
     return quantile(firsts_s, 0.99)
 
 
-def false_refusal_ratio(window: Window, refusals_max: int) -> float | None:
+def false_refusal_ratio(window: Window, refusals_max: int, may_preempt: bool = True) -> float | None:
     """Of the refused in a few stretches of the run, how many together could have been inserted (`sim/insertion.py`)."""
     refused = [_refused(window, one) for one in window.arrivals if one.sent_s is None and not _left_by_whim(window, one)]
     refused.sort(key=lambda one: one.at_s)
@@ -135,7 +136,7 @@ def false_refusal_ratio(window: Window, refusals_max: int) -> float | None:
     follow_s = FOLLOW_PROMISES * window.ground.promise.ttft_s * max(times for _, _, times in CLASSES[:2])
     tried = inserted = 0
     for from_s, place, kept in window.engine.kept:
-        insertions = Insertions(kept, place, window.engine.given, promises, follow_s)
+        insertions = Insertions(kept, place, window.engine.given, promises, follow_s, may_preempt)
         for one in refused:
             if from_s <= one.at_s and insertions.tried < refusals_max / len(window.engine.kept):
                 insertions.offer(one)

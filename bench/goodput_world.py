@@ -25,6 +25,10 @@ from headworks.sim.simulation import WARM_S, MakeGate, Setup, Source
 from headworks.sim.traffic import Planned
 
 CONTEXT_TOKENS = 131_072
+KV_RATIO_MAX, KV_RATIO_DEFAULT = 0.95, 0.85
+"""How full an engine says it may be before no more is sent (B3). By default a seventh of its memory is never used; all of that
+would count as refused for nothing, so what is kept free is stated here, and `DEFAULT_GATE` is measured beside it."""
+DEFAULT_GATE = "headworks_default_gate"
 CLASSES = (("interactive", 0.7, 1.0), ("batch", 0.2, 5.0), ("bulk", 0.1, 15.0))
 """Name, share of the requests, and how many times the trace's promise it is promised."""
 TENANTS, ZIPF_EXPONENT = 20, 1.1
@@ -160,8 +164,8 @@ def _source(ground: Ground, tenant: str, name: str, random: Random) -> Source:
     )
 
 
-def policy(ground: Ground, sources: list[Source]) -> Policy:
-    """What headworks runs on: its own configuration, in which nothing stands but promises and tenants."""
+def policy(ground: Ground, sources: list[Source], kv_ratio_max: float = KV_RATIO_MAX) -> Policy:
+    """What headworks runs on: its own configuration, in which nothing stands but promises, tenants and that headroom."""
     lines = ["classes:"]
     shares = {"interactive": "share: 10, floor_ratio: 0.2", "batch": "share: 3, floor_ratio: 0.1", "bulk": "floor_ratio: 0.05"}
     for name, _, times in CLASSES:
@@ -173,7 +177,8 @@ def policy(ground: Ground, sources: list[Source]) -> Policy:
     lines.append("tenants:")
     keys = {tenant: f"KEY_{number}" for number, tenant in enumerate(sorted({source.tenant for source in sources}))}
     lines += [f'  {tenant}: {{keys: ["env:{key}"]}}' for tenant, key in keys.items()]
-    lines += ["pools:", '  main: {models: [model], replicas: [{url: "http://127.0.0.1:8000", engine: vllm}]}']
+    replicas = '[{url: "http://127.0.0.1:8000", engine: vllm}]'
+    lines += ["pools:", f"  main: {{models: [model], replicas: {replicas}, kv_ratio_max: {kv_ratio_max}}}"]
     loaded = load_bytes("\n".join(lines).encode(), "goodput.yaml", {key: f"nobody-calls-this-{key}" for key in keys.values()})
     return build.policy(loaded.config_or_raise(), number=1)
 
@@ -183,7 +188,7 @@ def setup(
 ) -> tuple[Setup, RecordedEngine]:
     """One run of one policy. The engine comes with it, since the figures look inside."""
     engine = RecordedEngine(ground.settings, [WARM_S + seconds * ratio for ratio in STRETCHES])
-    rules = policy(ground, offered.sources)
+    rules = policy(ground, offered.sources, KV_RATIO_DEFAULT if name == DEFAULT_GATE else KV_RATIO_MAX)
     faults = []
     if ground.variation.slow_for_s:
         half = {"at_s": seconds / 2, "for_s": ground.variation.slow_for_s, "ratio": ground.variation.slow_factor}
@@ -205,7 +210,7 @@ def setup(
 
 
 def _make_gate(ground: Ground, offered: Traffic, name: str, tuning: Tuning, engine: RecordedEngine) -> MakeGate:
-    if name == "headworks":
+    if name in ("headworks", DEFAULT_GATE):
         return make_gate
 
     def truth(id: str) -> Planned:

@@ -206,7 +206,7 @@ def work(prompt_tokens: int) -> Work:
 def lane() -> Lane:
     """Of a tenant of whom nothing is known."""
     gate = Bench(policy(interactive=SLOW)).gate
-    return gate._desk.lane("t", "interactive", "p")
+    return gate._desk.lane("acme", "interactive", "p")
 
 
 def test_B7_auto_is_what_the_engine_reads_within_the_smallest_promise() -> None:
@@ -257,6 +257,17 @@ def test_B7_classes_that_promise_less_have_half_of_an_automatic_cap_and_all_of_a
     stated = Reading(replace(AUTO, prefill_tokens_max=10_000), 1.0)
     stated.begin((("r", "prefill_tokens", 6_000),))
     assert stated.has_room(4_000, None) and stated.has_room(4_000, 1.0)
+
+
+def test_B7_a_prompt_nobody_counted_counts_as_what_such_prompts_come_to_and_as_its_bound_beside_a_stated_cap() -> None:
+    here, bound = lane(), Work(4_001, 4_000, 1, 0.0, 4_001, 1, "bytes")
+    for _ in range(20):
+        here.lengths.prompts.add(bound, 1_000)
+    assert Reading(AUTO, 1.0).size(bound, here) == 1_000
+    assert Reading(replace(AUTO, prefill_tokens_max=10_000), 1.0).size(bound, here) == 4_000
+    assert Reading(replace(AUTO, heavy_prefills_max=1), 1.0).size(bound, here) == 4_000
+    short = Work(1_601, 1_600, 1, 0.0, 1_601, 1, "bytes")
+    assert Reading(AUTO, 1.0).size(short, here) == 0, "400 tokens are no eighth of a heavy prompt"
 
 
 def test_B7_where_nobody_is_promised_a_first_token_there_is_no_cap() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from headworks.core.policy import ClassPolicy
-from headworks.core.shares import class_weights
+from headworks.core.shares import Rival, class_weights
 from tests.core.shared_pool import BULK, INTERACTIVE, Counter, shared
 
 # floors
@@ -49,6 +49,22 @@ def test_D2_a_part_of_the_pool_is_kept_for_a_class_that_promises_a_first_token()
     counter.arrive("interactive", "acme", 2)
     counter.served(0)
     assert [who for who, *_ in counter.running][6:] == ["interactive/acme"] * 2
+
+
+def test_D2_what_turns_bring_a_class_within_half_of_its_promise_is_not_kept_for_it() -> None:
+    patient = replace(PROMISED, ttft_slo_s=20.0, wait_s_max=20.0)
+    counter = Counter(shared(patient, BULK, active_requests_max=8))
+    counter.arrive("interactive", "acme")
+    counter.arrive("bulk", "batchco", 40)
+    counter.served(0)
+    assert len(counter.running) == 7, "of two places for it one is taken; nobody knows yet how quickly any comes free"
+    counter.served(8)  # one every tenth of a second
+    assert [who for who, *_ in counter.running] == ["bulk/batchco"] * 8
+    use = counter.bench.gate._desk.pools["p"].class_use("interactive")
+    assert Rival(use, 0.25, 0.3, 1.0).comes_free(10.0, 0.1) == 1, "a tenth of a second of the half is for reading"
+    assert Rival(use, 0.25, 0.3, 1.0).comes_free(10.0, 0.6) == 0
+    assert Rival(use, 0.25, 0.3, 20.0).comes_free(10.0, 0.1) == 29
+    assert Rival(use, 0.25, 0.3, 20.0).comes_free(None, 0.1) == 0
 
 
 def test_D2_what_a_class_does_not_ask_for_is_lent_after_ten_seconds() -> None:

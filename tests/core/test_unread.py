@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from headworks.core import events
 from headworks.core.effects import Run
 from headworks.core.lane import Lane
 from headworks.core.life import Life
 from headworks.core.replica import Replica
 from headworks.core.types import Work
-from headworks.core.unread import Unread, to_read_tokens
+from headworks.core.unread import to_read_tokens
 from tests.core.driver import Bench, policy
 
 ONE_SECOND = {"ttft_slo_s": 1.0, "wait_s_max": 1.0}
@@ -42,28 +43,23 @@ def test_C3_a_prompt_that_nobody_counted_stands_for_what_such_prompts_come_to() 
     assert to_read_tokens(work(400, "learnt"), here) == 402, "others are known by others"
 
 
-def test_C3_what_was_read_since_the_last_first_byte_does_not_stand_before_the_next() -> None:
-    unread = Unread()
-    assert unread.sent(1_000, 10.0) == 0
-    assert unread.sent(1_000, 10.2) == 1_000, "how quickly it reads is not known yet"
-    unread.ended(1_000, read_s=10.5)  # 2,000 tokens a second
-    assert unread.at(10.5) == 1_000
-    assert unread.sent(500, 10.75) == 500
-    assert unread.at(11.0) == 500
-    assert unread.at(99.0) == 0
-    unread.ended(1_000, read_s=None)  # it left before it was read: that says nothing of how quickly
-    assert unread.tokens == 500
-    unread.ended(500, read_s=11.0)
-    assert unread.sent(700, 50.0) == 0, "an engine that had nothing to read has not been reading"
-    assert unread.at(50.1) == 700 - 149, "1,480 tokens in 0.99 s of late"
-
-
-def test_C3_prompts_of_an_engine_that_lets_short_ones_pass_stay_before_the_next() -> None:
-    unread = Unread()
-    unread.sent(10_000, 0.0)
-    unread.sent(100, 0.0)
-    unread.ended(100, read_s=0.1)
-    assert unread.at(0.1) == 10_000
+def test_C3_those_that_are_asked_for_in_one_instant_stand_behind_each_other() -> None:
+    one = Bench(policy(interactive=ONE_SECOND, pool={"active_requests_max": 4}))
+    one.lose_answers = True
+    one.arrive(4_001)
+    pool = one.gate._desk.pools["p"]
+    assert pool.single is not None and pool.single.unread_tokens == 4_200, "it is asked for, and not sent yet"
+    one.lose_answers = False
+    one.advance(1.0)
+    first = one.execution()
+    one.arrive(4_001)
+    assert pool.single.unread_tokens == 8_400
+    assert [life.ahead_tokens for life in one.gate._desk.runs.values()] == [0, 4_200]
+    one.first_byte(first)
+    assert pool.single.unread_tokens == 4_200
+    one.feed(events.ClientGone("r2"))
+    one.complete(one.execution())
+    assert pool.single.unread_tokens == 0
 
 
 def full() -> tuple[Bench, Replica, Life, str]:

@@ -71,10 +71,7 @@ def covered(missed: list[bool]) -> tuple[float, float]:
 
 
 WORLDS = [
-    pytest.param(
-        *("a100_8b", 14.0, 120.0, 1),  # about what it can do
-        marks=pytest.mark.xfail(strict=True, reason="0.878 to 0.912 on 2026-11-30, since more is let run (decision 27)"),
-    ),
+    ("a100_8b", 14.0, 120.0, 1),  # about what it can do
     pytest.param(
         *("a100_8b", 60.0, 100.0, 2),  # four times that
         marks=pytest.mark.xfail(strict=True, reason="0.852 to 0.904 on 2026-11-30: misses come in bursts (decision 28)"),

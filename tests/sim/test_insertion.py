@@ -122,3 +122,13 @@ def test_who_is_pushed_back_beyond_its_end_counts_as_well() -> None:
         found = insertions(engine, playing, {"b": by_s})
         found.offer(refused(1, 1.0, 64, promise_s=0.019, output_tokens=1))
         assert found.inserted == inserted
+
+
+def test_who_would_take_memory_back_from_another_was_not_refused_falsely_where_nothing_may_be_preempted() -> None:
+    """a grows from 100 to 290 of 304 tokens; of another that begins with 100 both cannot stay to their ends."""
+    engine, _ = played((0.0, "a", 100, 190))
+    _, place, kept = engine.kept[0]
+    for may_preempt, inserted in ((True, {1}), (False, set())):
+        found = Insertions(kept, place, engine.given, {}, 10.0, may_preempt)
+        found.offer(refused(1, 0.5, 100, promise_s=1.0, output_tokens=100))
+        assert found.inserted == inserted

@@ -67,5 +67,5 @@ def cost_tokens(replica: Replica, prompt_tokens: int, saved_tokens: float, reque
     """What lies before the end of a request there, in prompt tokens. `saved_tokens`: what of its own has been read there."""
     if replica.requests > LOAD_RATIO_MAX * requests_mean + LOAD_REQUESTS_FREE:
         saved_tokens = 0.0
-    to_read = prompt_tokens + UNREAD_RATIO * replica.unread.tokens - saved_tokens
+    to_read = prompt_tokens + UNREAD_RATIO * replica.unread_tokens - saved_tokens
     return replica.speed.times * (to_read + BESIDE_TOKENS * (1 + replica.requests))

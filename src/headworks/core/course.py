@@ -35,7 +35,7 @@ from headworks.core.policy import INFINITE_S
 from headworks.core.pool import Pool
 from headworks.core.replica import BROKEN, Replica
 from headworks.core.types import Decision, ReplicaSample
-from headworks.core.unread import plain_tokens, to_read_tokens
+from headworks.core.unread import begin_to_read, has_read, plain_tokens, to_read_tokens
 
 OVERDUE_S = 10.0
 """Evidence not there by then raises an alarm, and again every so often. The charge stays."""
@@ -64,10 +64,8 @@ class Course:
                 life.lane.pool.affinity.sent(life.request.prefix, replica.name)
             replica.opening += 1
             replica.sent_tokens += life.lane.lengths.prompts.tokens(work)
-            tokens = to_read_tokens(work, life.lane)
-            replica.prefill.sent(tokens, now_s)
-            if life.streamed:
-                life.opening_tokens, life.ahead_tokens = tokens, replica.unread.sent(tokens, now_s)
+            begin_to_read(life, replica)  # an answer that is assembled here is known to be streamed only now
+            replica.prefill.sent(life.opening_tokens or to_read_tokens(work, life.lane), now_s)
         if life.streamed:  # an answer in one piece shows its first byte at its end
             finish_by_s = min(finish_by_s, now_s + life.lane.service_class.first_byte_s)
         elif life.reading_tokens and work.output_tokens_max:
@@ -110,7 +108,7 @@ class Course:
 
     def _learn_first_byte(self, life: Life, replica: Replica, now_s: float) -> None:
         own_tokens, ahead_tokens = life.opening_tokens, life.ahead_tokens
-        self._no_longer_opening(life, now_s)
+        self._no_longer_opening(life)
         if not life.streamed:
             return  # it came with the whole answer, so it says nothing about the first token
         took_s = now_s - (life.sent_s or now_s)
@@ -266,14 +264,12 @@ class Course:
             self._desk.alarm(BROKEN, replica.name, said)
             self._desk.wake(replica.breaker.until_s)
 
-    def _no_longer_opening(self, life: Life, read_s: float | None = None) -> None:
+    def _no_longer_opening(self, life: Life) -> None:
         replica = life.replica
         if replica is None:
             return
         replica.opening -= 1
-        if life.opening_tokens:
-            replica.unread.ended(life.opening_tokens, read_s)
-            life.opening_tokens = 0
+        has_read(life, replica)
 
     def closed(self, event: EngineClosed, now_s: float) -> None:
         """The engine's server closed its side: the clock proof can begin, with a scrape begun from now on."""

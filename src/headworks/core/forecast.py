@@ -159,7 +159,7 @@ def _reading(work: Work, lane: Lane, replica: Replica | None, now_s: float) -> E
     """On the replica it would go to, behind the prompts that are being read there; while none has room, on the quickest."""
     prompt_tokens = to_read_tokens(work, lane)
     if replica is not None:
-        return replica.prefill.expected(prompt_tokens, replica.unread.at(now_s), not replica.requests, now_s)
+        return replica.prefill.expected(prompt_tokens, replica.unread_tokens, not replica.requests, now_s)
     found = [
         expected
         for one in lane.pool.replicas.values()

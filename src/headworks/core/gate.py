@@ -185,8 +185,7 @@ class Gate:
         life.execution = execution = Execution(life.claim or desk.mint(), replica.name)
         desk.runs[execution.id] = life
         desk.take(life)
-        if not replica.breaker.is_closed:
-            replica.breaker.sent(execution.id, now_s)
+        replica.asked(life, now_s)
         charges = lane.charges(life.work, replica.scope)
         if lane.metered:
             charges = (*charges, *self._boot.quota_charges(life, now_s))

@@ -137,9 +137,9 @@ class Life:
     batch: int
     """Sequences of ours in the engine when its first token came."""
     opening_tokens: int
-    """What the engine has to read of its prompt (`core/unread.py`); 0 once its first token came."""
+    """What the engine has to read of its prompt (`core/unread.py`), from the ask on; 0 once its first token came."""
     ahead_tokens: int
-    """What stood before that when it was sent."""
+    """What stood before that when it was asked for."""
     leaving_s: float | None
     output_tokens: int
     reading_tokens: int

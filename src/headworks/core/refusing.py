@@ -24,6 +24,7 @@ from headworks.core.reading import SATURATED
 from headworks.core.reasons import REASONS
 from headworks.core.session_use import EXHAUSTED
 from headworks.core.types import READ_UNITS, Usage
+from headworks.core.unread import has_read
 
 EXPIRES_AS = frozenset(
     {
@@ -155,6 +156,8 @@ class Refusing:
         """Nothing of this attempt is charged: forget its execution."""
         self._desk.runs.pop(life.execution.id, None)
         self._desk.let_go(life)
+        if life.replica is not None:  # if it was asked for, and not sent
+            has_read(life, life.replica)
         life.ask = None
         if life.turn_tokens:
             life.lane.pool.queue.correct(life, life.used_tokens())

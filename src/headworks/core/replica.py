@@ -15,7 +15,7 @@ from headworks.core.predict import DecodeTime, PrefillTime
 from headworks.core.reading import SATURATED, Reading
 from headworks.core.speeds import Speed
 from headworks.core.types import Capacity, ReplicaSample, Work
-from headworks.core.unread import Unread
+from headworks.core.unread import begin_to_read
 
 if TYPE_CHECKING:
     from headworks.core.lane import Lane
@@ -77,7 +77,7 @@ class Replica:
         "tokens",
         "tokens_max",
         "unproved",
-        "unread",
+        "unread_tokens",
         "unstamped",
     )
 
@@ -114,8 +114,8 @@ class Replica:
         self.requests = 0
         self.opening = 0
         """Executions sent there that have not shown a first byte yet."""
-        self.unread = Unread()
-        """Prompts of those whose first byte says when their prompt was read: the streamed ones."""
+        self.unread_tokens = 0
+        """Of prompts whose first byte says when they were read: the streamed ones (`core/unread.py`)."""
         self.sent_tokens = 0
         """KV tokens of prompts sent since the last sample began: the gauge cannot show them yet."""
         self._runs = runs
@@ -163,6 +163,12 @@ class Replica:
             if life.execution.replica == self.name:
                 found[life.request.model] = found.get(life.request.model, 0) + life.work.kv_tokens
         return found
+
+    def asked(self, life: Life, now_s: float) -> None:
+        """One is asked for, to be sent here."""
+        if not self.breaker.is_closed:
+            self.breaker.sent(life.execution.id, now_s)
+        begin_to_read(life, self)
 
     def refused_connection(self, now_s: float) -> None:
         """Nobody listens there: leave it alone for a moment."""

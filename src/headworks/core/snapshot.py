@@ -221,8 +221,8 @@ def audit(desk: Desk) -> list[str]:
                 _same(found, f"replica {replica.name} by model", replica.floors.used(), replica.by_model())
             opening = sum(life.state == "sent" for life in there)
             _same(found, f"replica {replica.name} opening", replica.opening, opening)
-            unread = sum(life.opening_tokens for life in there if life.state == "sent" and life.streamed)
-            _same(found, f"replica {replica.name} unread", replica.unread.tokens, unread)
+            unread = sum(life.opening_tokens for life in there)
+            _same(found, f"replica {replica.name} unread", replica.unread_tokens, unread)
             for unit, counter in (("prefill_tokens", replica.reading.tokens), ("heavy_prefills", replica.reading.heavy)):
                 parts = sum(amount for life in there for _, counted, amount in life.reads if counted == unit)
                 _same(found, f"replica {replica.name} {unit}", counter, parts)

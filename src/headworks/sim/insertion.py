@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 from headworks.core.policy import INFINITE_S
 from headworks.sim.batching import ContinuousBatching
-from headworks.sim.engine import ENDED, Finished, FirstToken, Output, Submitted
+from headworks.sim.engine import ENDED, Finished, FirstToken, Output, Preempted, Submitted
 from headworks.sim.presets import BatchingSettings
 from headworks.sim.traffic import Planned
 
@@ -146,9 +146,19 @@ class Refused:
 class Insertions:
     """Tries refused requests one after the other, from one kept copy on."""
 
-    def __init__(self, kept: bytes, place: int, given: Sequence[Given], promises: dict[str, Promise], follow_s: float) -> None:
+    def __init__(
+        self,
+        kept: bytes,
+        place: int,
+        given: Sequence[Given],
+        promises: dict[str, Promise],
+        follow_s: float,
+        may_preempt: bool = True,
+    ) -> None:
+        """`may_preempt`: so could one for which the engine takes memory back from another, if nobody is late for it."""
         self._base = Playing(pickle.loads(kept), list(given), place)  # noqa: S301 - packed by RecordedEngine
         self._promises = dict(promises)
+        self._may_preempt = may_preempt
         self._first_by = sorted((promise.first_by_s, name) for name, promise in promises.items())
         self._follow_s = max(FOLLOW_S_MIN, follow_s)
         self.tried = 0
@@ -190,6 +200,8 @@ class Insertions:
         behind: list[str] | None = None
         while (outputs := trial.step(until_s)) is not None:
             for output in outputs:
+                if isinstance(output, Preempted) and not self._may_preempt:
+                    return None
                 promise = own if output.execution == execution else self._promises.get(output.execution)
                 if promise is not None and _is_late(output, promise, trial):
                     return None
