@@ -226,9 +226,9 @@ class Proxy:
             self._leeway(parsed, service_class, equal) if service_class.on_pressure else None,
             dialect.path,
         )
-        return ProxyCall(
-            self, self._runner, exchange, dialect, sized(request, parsed), parsed, ids, service_class.idle_s, equal
-        )
+        if parsed.parts.tokens:
+            request = sized(request, parsed)
+        return ProxyCall(self, self._runner, exchange, dialect, request, parsed, ids, service_class.idle_s, equal)
 
     def _pool(self, exchange: Exchange, dialect: Dialect, model: str, ids: Ids, identity: Identity) -> str | None:
         """Whose engines serve that model, if they have the route; None if that was answered with what is wrong with it."""

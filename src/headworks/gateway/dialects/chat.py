@@ -54,7 +54,9 @@ def parse(body: bytes, limits: Limits) -> Parsed | Fault:
         asked, raws, forwarded = read(ROUTE, body)
         size_bytes, kind = prompt_size(asked, raws)
         parsed = assemble(ROUTE, asked, raws, forwarded, limits, size_bytes, kind, second_limit=asked.max_completion_tokens)
-        return priced(parsed, of_chat(asked), limits)
+        if any(type(message.content) is list for message in asked.messages):
+            parsed = priced(parsed, of_chat(asked), limits)
+        return parsed
     except Unacceptable as error:
         return error.fault
 
