@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -109,6 +112,35 @@ def test_I39_sighup_takes_a_good_file_whole_and_a_bad_one_not_at_all(tmp_path: P
             front.send(signal.SIGHUP)
             until(lambda: ask(front.url, **new).status_code == 200)
             assert ask(front.url, **old).status_code == 401
+
+
+def test_I39_a_watched_file_is_taken_and_an_operator_is_told_what_is_wrong_with_a_bad_one(tmp_path: Path) -> None:
+    keys = {
+        "OLD_KEY": "the-old-key-of-this-drill",
+        "NEW_KEY": "the-new-key-of-this-drill",
+        "ADMIN_KEY": "the-admin-key-of-this-drill",
+    }
+    with engine() as upstream:
+        server = {"listen": "127.0.0.1:0", "admin": "127.0.0.1:0", "admin_key": "env:ADMIN_KEY"}
+        file = configuration(tmp_path, upstream.url, server=server, tenants={"acme": {"keys": ["env:OLD_KEY"]}})
+        good = file.read_text()
+        with gateway("--config", str(file), "--watch", **keys) as front:
+            file.write_text(good.replace("OLD_KEY", "NEW_KEY"))
+            until(lambda: ask(front.url, Authorization=f"Bearer {keys['NEW_KEY']}").status_code == 200)
+            file.write_text(good.replace('"pools"', '"polls"'))
+
+            def policy(*words: str) -> subprocess.CompletedProcess[str]:
+                command = [sys.executable, "-m", "headworks.cli.main", "policy", *words, "--admin", front.admin]
+                around = {**os.environ, "HEADWORKS_ADMIN_KEY": keys["ADMIN_KEY"]}
+                return subprocess.run(command, capture_output=True, text=True, timeout=60, env=around, check=False)
+
+            told = policy("reload", "--reason", "a drill")
+            assert told.returncode == 1 and "not reloaded: " in told.stderr and "polls" in told.stderr, told.stderr
+            shown = policy("show")
+            assert shown.returncode == 0 and shown.stdout.rstrip().endswith("mode enforce")
+            file.write_text(good)
+            assert policy("reload", "--reason", "a drill").stdout.endswith("is in force\n")
+            assert ask(front.url, Authorization=f"Bearer {keys['NEW_KEY']}").status_code == 401
 
 
 def test_A5_K18_streams_that_are_left_in_a_crowd_are_stopped_in_the_engine() -> None:

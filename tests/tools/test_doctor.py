@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from dataclasses import replace
+from random import Random
 from typing import Any
 
 import pytest
 
 from headworks.cli.main import run as headworks
+from headworks.engines.endpoint import Endpoint
+from headworks.engines.pool import Pool
+from headworks.engines.vllm import VllmEngine
 from headworks.sim.presets import BatchingSettings, vllm_cpu_tiny
 from headworks.testing.fake.llamacpp import FakeLlamaServer
 from headworks.testing.fake.settings import FakeSettings
 from headworks.testing.fake.sglang import FakeSglang
 from headworks.testing.fake_engine import FakeEngine
 from headworks.tools.doctor import Order, examine
+from headworks.tools.doctor_answers import Measured
 from headworks.tools.doctor_look import Watched, incarnation_finding, load_finding
 from headworks.tools.doctor_report import BROKEN, HOLDS, NOTE, UNKNOWN, Report
-from headworks.tools.doctor_stops import Left, Rounds, stop_finding
+from headworks.tools.doctor_stops import Left, Rounds, rounds_of, stop_finding
+from headworks.tools.doctor_wire import Ward
 
 Capture = pytest.CaptureFixture[str]
 SPEED = 4.0
@@ -62,7 +69,7 @@ def test_F6_a_sound_engine_has_the_evidence_it_claims_and_its_places_are_counted
     assert flag(report, "--max-num-seqs") == "6"
     assert flag(report, "--enable-chunked-prefill") == "on"
     about = int((flag(report, "--max-num-batched-tokens") or "").removeprefix("about ").replace(",", ""))
-    assert 400 <= about <= 800, "512, by how long a stream stood still"
+    assert 300 <= about <= 1_000, "512, by how long a stream stood still on this machine"
     half = report.finding("abort on half-close")
     assert half is not None and (half.figures["tried"], half.figures["stopped"]) == (3, 3)
     assert half.figures["kv_kept_max_ratio"] == 0.0
@@ -92,6 +99,22 @@ def test_F6_an_engine_that_stops_too_late_for_its_clock_keeps_the_counting_proof
     assert report.evidence == ("E1", "E3b", "E4")
     assert outcomes(report)["abort on half-close"] == BROKEN
     assert outcomes(report)["abort on disconnect"] == HOLDS
+
+
+def test_F6_who_ran_to_the_end_faster_than_was_thought_has_not_been_stopped() -> None:
+    async def steps() -> Rounds:
+        async with FakeEngine(settings(ignore_abort=True, speed=8.0)) as url:
+            seen = Measured()
+            seen.gauges_follow, seen.tpot_s = True, 0.02  # fifty times what it takes here
+            adapter = VllmEngine("engine", url, time.monotonic)
+            ward = Ward(adapter, url, None, "vllm", "tiny", 4_096, Pool(Endpoint(url), time.monotonic), Random(1))
+            try:
+                return await rounds_of(ward, seen, "close", 3)
+            finally:
+                await ward.close()
+
+    rounds = asyncio.run(steps())
+    assert len(rounds.lefts) == 1 and not rounds.stopped
 
 
 def test_F6_a_series_that_is_missing_is_named_with_what_it_was_for() -> None:

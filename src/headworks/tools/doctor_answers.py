@@ -31,6 +31,8 @@ class Measured:
         self.ttft_s: float | None = None
         self.read_s: float | None = None
         self.read_tokens = 0
+        self.steps_per_token = 1.0
+        """Of a stream alone: less where a step writes several."""
         self.gauges_follow: bool | None = None
         """The load was seen while something ran; None: it shows no load."""
         self.stops = False
@@ -128,6 +130,7 @@ def _clock(ward: Ward, seen: Measured, idle: ReplicaSample, still: ReplicaSample
         return Finding("clock", UNKNOWN, "it counts no steps that are shown, so there is no clock proof (E3a)")
     moved = sum(after.iterations) - sum(still.iterations)
     seen.clock_moves = moved > 0
+    seen.steps_per_token = min(1.0, moved / STREAM_TOKENS)
     if idle.iterations != still.iterations:
         return Finding("clock", NOTE, "its step counter moves while nothing is known to run: does somebody else use it?")
     if not seen.clock_moves:

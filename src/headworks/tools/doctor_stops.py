@@ -22,7 +22,8 @@ ITERATIONS_MIN = 4
 """What the gate asks of the clock before it believes a stop (E3a)."""
 LEFT_ANSWER_S = 3.0
 """So long would an answer take that is left at its beginning; it has to have stopped within half of that."""
-LEFT_TOKENS_MIN, LEFT_TOKENS_MAX = 64, 2_000
+LEFT_TOKENS_MIN, LEFT_TOKENS_MAX = 200, 2_000
+PATIENCE_S_MIN, PATIENCE_S_MAX = 0.5, 6.0
 QUIET_LOOK_S = 1.2
 """llama.cpp looks at a connection without a stream only when nobody asked it anything for a second."""
 IDLE_S_MAX = 60.0
@@ -42,8 +43,10 @@ class Left:
     how: str
     natural_s: float
     """So long would it have gone on."""
+    steps_natural: float = float("inf")
+    """In so many steps of the engine it would have ended by itself."""
     gone_s: float | None = None
-    """Until the gauges showed nothing any more."""
+    """Until the gauges showed nothing any more, and not because it had come to its end."""
     kv_before_ratio: float | None = None
     kv_after_ratio: float | None = None
     """What its memory showed before it began, and when it was gone."""
@@ -58,7 +61,7 @@ class Left:
     @property
     def patience_s(self) -> float:
         """Whoever is inside for longer was not stopped; it would have ended by itself only later."""
-        return max(0.5, self.natural_s / 2.0)
+        return min(PATIENCE_S_MAX, max(PATIENCE_S_MIN, self.natural_s / 2.0))
 
 
 @dataclass(slots=True)
@@ -90,7 +93,7 @@ async def rounds_of(ward: Ward, seen: Measured, how: str, times: int) -> Rounds:
         if await ward.until_load(lambda inside: inside == 0, IDLE_S_MAX, 0.05) is None:
             rounds.unsaid = "something else runs in it"
             break
-        left = await _left(ward, seen.tpot_s or 0.01, how)
+        left = await _left(ward, seen, how)
         if isinstance(left, str):
             rounds.unsaid = f"a request to be left did not begin: {left}"
             break
@@ -100,8 +103,9 @@ async def rounds_of(ward: Ward, seen: Measured, how: str, times: int) -> Rounds:
     return rounds
 
 
-async def _left(ward: Ward, tpot_s: float, how: str) -> Left | str:
+async def _left(ward: Ward, seen: Measured, how: str) -> Left | str:
     """What became of it, or why it did not begin."""
+    tpot_s = seen.tpot_s or 0.01
     quiet = how == "body" and ward.kind == "llamacpp"
     natural_s = LEFT_ANSWER_S * (3.0 if quiet else 1.0)
     room = max(LEFT_TOKENS_MIN, int(ward.context_tokens * 0.9) - 64)
@@ -119,7 +123,10 @@ async def _left(ward: Ward, tpot_s: float, how: str) -> Left | str:
             sent.close()
             return sent.heard.said()
     return await _watched(
-        ward, sent, Left(how, tokens * tpot_s, kv_before_ratio=kv_before_ratio), QUIET_LOOK_S if quiet else 0.005
+        ward,
+        sent,
+        Left(how, tokens * tpot_s, tokens * seen.steps_per_token, kv_before_ratio=kv_before_ratio),
+        QUIET_LOOK_S if quiet else 0.005,
     )
 
 
@@ -132,11 +139,13 @@ async def _watched(ward: Ward, sent: Sent, left: Left, every_s: float) -> Left:
         await asyncio.sleep(every_s)
         is_closed = sent.heard.over == "closed"
         sample = await ward.engine.sample()
+        steps = None if sample.iterations is None or before is None else sum(sample.iterations) - sum(before)
         if load_of(sample) == 0:
-            left.gone_s, left.kv_after_ratio = time.monotonic() - begun_s, sample.kv_used_ratio
+            if (steps or 0) < left.steps_natural / 2.0:  # else it has run to its end, faster than was thought
+                left.gone_s, left.kv_after_ratio = time.monotonic() - begun_s, sample.kv_used_ratio
             break
-        if sample.iterations is not None and before is not None:
-            left.steps_while_inside = sum(sample.iterations) - sum(before)
+        if steps is not None and sample.iterations is not None:
+            left.steps_while_inside = steps
             if is_closed:
                 closed = closed or sample.iterations
                 left.steps_after_close = sum(sample.iterations) - sum(closed)
@@ -221,14 +230,14 @@ async def _settled(ward: Ward, crowd: list[Sent]) -> _Crowd:
     begun_s = grown_s = time.monotonic()
     grown_steps = 0
     while time.monotonic() - begun_s < CROWD_S_MAX and not seen.settled:
-        sample = await ward.engine.sample()
+        answered = sum(1 for sent in crowd if sent.heard.over or sent.heard.first_s is not None)
+        sample = await ward.engine.sample()  # begun after that: where all are answered it shows the last who began
         steps = sum(sample.iterations or ())
         if (sample.running or 0) > seen.running:
             seen.running, seen.waiting, grown_s, grown_steps = sample.running or 0, 0, time.monotonic(), steps
         if sample.running == seen.running:
             seen.waiting = max(seen.waiting, sample.waiting or 0)
         over = sum(1 for sent in crowd if sent.heard.over)
-        answered = sum(1 for sent in crowd if sent.heard.over or sent.heard.first_s is not None)
         seen.late = len(crowd) - max(answered, over + (load_of(sample) or 0))
         # Prompts are let in a batch at a time: who waits for that waits for no place.
         quiet = time.monotonic() - grown_s > CROWD_SETTLED_S and (steps - grown_steps >= CROWD_STEPS or not steps)
