@@ -59,6 +59,7 @@ VERBS: tuple[Verb, ...] = (
     Verb("replica", "Ask", "Show the engines of a gateway; let one drain, come back, or go for good."),
     Verb("policy", "Ask", "Show the policy a gateway decides by, or have it read its file again."),
     Verb("tenant", "Ask", "Freeze a tenant, so that nothing new of it is taken; thaw it."),
+    Verb("log", "Ask", "Take a tenant out of a decision log; list its files."),
     Verb("mode", "Ask", "Refuse nobody for a while (observe), or refuse again (enforce)."),
     Verb("keys", "Ask", "Issue, rotate, revoke and list the API keys of tenants."),
 )

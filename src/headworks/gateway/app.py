@@ -111,7 +111,7 @@ class App:
         self.costs = records.costs = Costs(policy, self.ledger.charged, self.store.now_ms, clock.now_s)
         self.cost_desk = CostDesk(self.usage, clock.utc_s)
         self.ledger.on_declared = self.orders.declare
-        self.by_hand = ByHand(self.orders, self.replicas, self._take_again, lambda: self.policy, self.replicas_shown)
+        self.by_hand = ByHand(self.orders, self.replicas, self._take_again, lambda: self.policy, self.replicas_shown, self.log)
         self.answers = parts.answers(settings)
         self.standing = Standing(
             self.snapshot, self.gate.estimates, self.registry, self.accounts, records.troubles, clock.now_s, clock.utc_s

@@ -10,6 +10,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from headworks.core.policy import Policy
+from headworks.gateway.decisions import DecisionLog
+from headworks.gateway.log_delete import Deleted
 from headworks.gateway.orders import TENANT_VERBS, Orders
 from headworks.gateway.replicas import Replicas
 
@@ -24,7 +26,9 @@ class ByHand:
         take: Callable[[], Awaitable[None]],
         policy: Callable[[], Policy],
         shown: Callable[[], dict[str, dict[str, Any]]],
+        log: DecisionLog | None,
     ) -> None:
+        self._log = log
         self._orders = orders
         self._replicas = replicas
         self._take = take
@@ -50,6 +54,14 @@ class ByHand:
             await self._take()
         self._orders.declare(actor, verb, subject, reason, "done")
         return self.orders_shown()
+
+    async def delete_from_log(self, tenant: str, reason: str, actor: str) -> Deleted | None:
+        """Take a tenant out of the decision log. None: none is kept."""
+        if self._log is None:
+            return None
+        deleted = await asyncio.to_thread(self._log.delete, tenant)
+        self._orders.declare(actor, "delete", tenant, reason, f"{deleted.lines} lines")
+        return deleted
 
     def orders_shown(self) -> dict[str, Any]:
         """What is ordered, and what was declared lately."""

@@ -23,6 +23,7 @@ from headworks.core.effects import Outcome
 from headworks.core.types import Decision, RequestKey
 from headworks.gateway import log_index
 from headworks.gateway.clock import UtcStamp
+from headworks.gateway.log_delete import Deleted, delete
 from headworks.gateway.log_facts import Fact
 from headworks.gateway.log_files import Files, paths
 from headworks.gateway.log_forms import Forms
@@ -167,6 +168,15 @@ class DecisionLog:
         """Every record with this name (id, key, execution, client's own), oldest first; of one tenant, if one is named."""
         self.flush()
         return find(self._directory, name, tenant)
+
+    def delete(self, tenant: str) -> Deleted:
+        """Take a tenant out of all that was written up to now. Reads and writes every file, so not on the loop."""
+        self.flush()
+        with self._lock:
+            for number in self._forms.forget(tenant):
+                self._head.pop(f"{FORM} {number}", None)
+        self._files.close()  # what comes next begins another
+        return delete(self._directory, tenant)
 
     def flush(self) -> None:
         """Into the file now."""

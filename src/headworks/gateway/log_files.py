@@ -7,6 +7,7 @@ when those before it have expired.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import threading
 import time
@@ -76,6 +77,7 @@ class Files:
         started = time.strftime("%Y%m%dT%H%M%S", time.gmtime(self._wall_s()))
         path = self._directory / f"decisions-{started}-{os.getpid()}-{self._number:06d}.jsonl"
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o640)
+        fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # whoever deletes from it would take what comes after
         self._size_bytes = 0
         self._put(self._head())
         self._expire()

@@ -48,6 +48,12 @@ class Forms:
         """By tenant, client, class, model, pool, kind of prompt and route."""
         self.made: list[dict[str, object]] = []
 
+    def forget(self, tenant: str) -> list[int]:
+        """A tenant is taken out of the log: what comes of it now has forms of its own. Gives the numbers of those of before."""
+        shapes = [name for name in self._shapes if name[1] == tenant]
+        ends = [name for name in self._ends if name[0] == tenant]
+        return [shape.number for name in shapes for shape in self._shapes.pop(name)] + [self._ends.pop(name) for name in ends]
+
     def decision(self, decision: Decision, ahead_s: float) -> Line:
         """The line of a decision. `ahead_s`: of Unix time to its clock."""
         forecast, work, name, decided_s = decision.forecast, decision.work, decision.key.request_id, decision.decided_s

@@ -1,0 +1,112 @@
+"""Taking a tenant out of a decision log (F2): its decisions, outcomes, names and forms, from every file, and its index with it.
+
+Each file is written anew beside the old one, synced and put in its place: whoever reads meanwhile reads the one or the other.
+Its time stays, so it expires when it would have. In facts about the gateway (`policy`, `used`) what is about the tenant is
+taken out; what an operator declared stays, as that is the operator's record. The usage journal is an account, and is not
+touched.
+
+A file that is being written is locked by its gateway (`log_files.py`), which has to be asked: it begins another one first.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from headworks.core.quota import scope
+from headworks.gateway import log_index
+from headworks.gateway.log_files import paths
+from headworks.logs.fields import FORM
+from headworks.logs.reading import Meaning, parsed
+
+MODE = 0o640
+
+
+@dataclass(slots=True)
+class Deleted:
+    """What was taken out."""
+
+    files: int = 0
+    """That have something less than before."""
+    lines: int = 0
+    busy: list[str] = field(default_factory=list)
+    """Files that another process is writing: nothing was taken out of them."""
+
+
+def delete(directory: Path, tenant: str) -> Deleted:
+    """Take a tenant out of every file that nobody is writing."""
+    deleted = Deleted()
+    for path in paths(directory):
+        file = os.open(path, os.O_RDONLY)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lines = _taken_out(path, tenant)
+        except BlockingIOError:
+            deleted.busy.append(path.name)
+            continue
+        finally:
+            os.close(file)
+        deleted.files += lines > 0
+        deleted.lines += lines
+    return deleted
+
+
+def _taken_out(path: Path, tenant: str) -> int:
+    """How many lines are gone, or changed. The index goes first: it says where lines of the old file begin."""
+    seen, unfinished = path.stat(), path.with_suffix(".part")
+    changed = 0
+    try:
+        with path.open("rb") as old, open(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, MODE), "wb") as new:
+            meaning = Meaning()
+            for text in old:
+                kept = _kept(text, meaning, tenant)
+                changed += kept is not text
+                new.write(kept)
+            new.flush()
+            os.fsync(new.fileno())
+        if changed:
+            os.utime(unfinished, ns=(seen.st_atime_ns, seen.st_mtime_ns))
+            log_index.index_of(path).unlink(missing_ok=True)
+            unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+    if changed and path.stat().st_size >= log_index.UNCOVERED_BYTES_MIN:
+        log_index.make(path)
+    return changed
+
+
+def _kept(text: bytes, meaning: Meaning, tenant: str) -> bytes:
+    """The line as it stays: itself, without the tenant, or nothing. What cannot be read goes, as nobody knows whose it is."""
+    given = parsed(text)
+    line = meaning.line(given)
+    if isinstance(given, list):
+        return b"" if line is None or line["record"]["key"][0] == tenant else text
+    if not isinstance(given, dict):
+        return b""
+    record = given["record"]
+    if given["kind"] == FORM:
+        return b"" if record["tenant"] == tenant else text
+    if "key" in record:
+        return b"" if record["key"][0] == tenant else text
+    return msgspec.json.encode(given) + b"\n" if _lessened(given["kind"], record, tenant) else text
+
+
+def _lessened(kind: str, record: dict[str, Any], tenant: str) -> bool:
+    """Whether a fact was about this tenant as well, and is not any more."""
+    if kind == "policy":
+        return record["tenants"].pop(tenant, None) is not None
+    if kind == "used":
+        before = record["used"]
+        record["used"] = list(_others(before, scope(tenant, "")))
+        return len(record["used"]) < len(before)
+    return False
+
+
+def _others(used: list[list[Any]], begins: str) -> Iterator[list[Any]]:
+    return (charge for charge in used if not charge[0].startswith(begins))
