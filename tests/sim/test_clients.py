@@ -119,7 +119,7 @@ def test_A6_a_client_that_ran_out_of_patience_comes_back_under_the_same_key() ->
     world, door, caller, _ = _caller(Temper(patience_s=1.0, retries_max=2, retries_after_leaving=True, key_ratio=1.0))
     world.run(1.6)
     assert [attempt.id for _, attempt in door.sent] == ["r0.0", "r0.1"]
-    assert caller.key == "key-0"
+    assert caller.key == "key-r0"
     assert 1.375 <= door.sent[1][0] <= 1.5
 
 
