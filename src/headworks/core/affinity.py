@@ -30,8 +30,9 @@ BLOCKS_MAX = 65_536
 """Blocks of one pool that are remembered."""
 BESIDE_TOKENS = 128
 """A request beside it makes each of a few hundred steps longer, all in all by about what so many prompt tokens take to read."""
-UNREAD_RATIO = 0.5
-"""Of prompts that are being read, what is still unread on average."""
+UNREAD_RATIO = 0.3
+"""Of prompts that are being read half is still unread on average; what is unread is counted in tokens as they are at a prompt's
+beginning, of which a long one has some half as many again."""
 LOAD_RATIO_MAX = 1.25
 LOAD_REQUESTS_FREE = 4
 
