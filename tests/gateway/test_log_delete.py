@@ -64,6 +64,10 @@ def test_F2_a_running_gateway_takes_a_tenant_out_of_every_file_and_goes_on(tmp_p
                 assert grep(tmp_path / "log", text) == "", text
             assert find(tmp_path / "log", "acme-one") == [] == find(tmp_path / "log", "client-acme-one")
             assert find(tmp_path / "log", "batchco-two") == before != []
+            s.app.log.flush()
+            heads = [json.loads(line) for line in paths(tmp_path / "log")[-1].read_text().splitlines()]
+            forms = [line["record"]["tenant"] for line in heads if isinstance(line, dict) and line["kind"] == "form"]
+            assert forms and set(forms) == {"batchco"}, "nor is it at the head of what is written next"
             (told,) = [one for one in s.everything("declared") if one["verb"] == "delete"]
             assert (told["actor"], told["subject"], told["reason"]) == ("server.admin_key", "acme", "it asked us to")
             await traffic(s, "four")
