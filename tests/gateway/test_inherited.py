@@ -15,6 +15,7 @@ import httpx
 import pytest
 
 from headworks.config.values import Address
+from headworks.gateway.http.listen import set_options
 from headworks.gateway.inherited import InheritedError, checked, inherited
 
 HAND_OVER = textwrap.dedent(
@@ -154,3 +155,9 @@ def test_H1_localhost_is_the_loopback_address() -> None:
         assert checked([one], "listen", Address("localhost", port)) == [one]
         with pytest.raises(InheritedError):
             checked([one], "listen", Address("example.com", port))
+
+
+def test_H4_a_socket_of_ipv6_is_taken_as_it_was_bound() -> None:
+    with socket.create_server(("::1", 0), family=socket.AF_INET6) as one:
+        set_options(one, shared=False)
+        assert one.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
