@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -200,6 +201,32 @@ def test_F2_after_a_full_disk_the_log_goes_on_in_a_file_of_its_own(tmp_path: Pat
     cut, whole = (path.read_text() for path in sorted(tmp_path.iterdir()))
     assert len(cut) == 150
     assert json.loads(whole.splitlines()[-1])[7] == "queue"
+
+
+def test_F2_who_looks_while_lines_are_written_leaves_them_in_their_order(tmp_path: Path, clock: Clock) -> None:
+    """A line that came before its form would be lost to whoever reads the file from its beginning."""
+    log = open_log(tmp_path, clock, flush_s=60.0)
+    log.write(named(decided("admit"), "first"))
+    log.flush()
+    append, is_asked, is_over = log._files.append, threading.Event(), threading.Event()
+
+    def slow(given: bytes) -> bool:
+        if not is_asked.is_set():
+            is_asked.set()
+            is_over.wait(0.3)  # until whoever looks has written as well, if that is let
+        return append(given)
+
+    log._files.append = slow  # type: ignore[method-assign]
+    log.write(named(decided("refuse", "queue_delay_exceeded"), "second"))
+    writer = threading.Thread(target=log.flush)
+    writer.start()
+    assert is_asked.wait(5)
+    log.write(named(decided("refuse", "queue_delay_exceeded"), "third"))
+    log.flush()
+    is_over.set()
+    writer.join()
+    log.close()
+    assert [line["record"]["id"] for line in lines(tmp_path)] == ["first", "second", "third"]
 
 
 def test_F2_records_that_wait_are_bounded(tmp_path: Path, clock: Clock) -> None:
