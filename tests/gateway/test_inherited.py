@@ -15,6 +15,7 @@ import httpx
 import pytest
 
 from headworks.config.values import Address
+from headworks.gateway.admin_server import UNTAKEN_MS_MAX
 from headworks.gateway.http.listen import set_options
 from headworks.gateway.inherited import InheritedError, checked, inherited
 
@@ -99,6 +100,7 @@ def test_H4_a_gateway_serves_on_sockets_that_outlive_it(tmp_path: Path, sockets:
                 assert httpx.get(url, trust_env=False).status_code == 200
                 live = httpx.get(f"http://127.0.0.1:{admin.getsockname()[1]}/livez", trust_env=False)
                 assert live.status_code == 200
+                assert admin.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == UNTAKEN_MS_MAX
             finally:
                 ran.terminate()
                 ran.communicate(timeout=20)
