@@ -233,11 +233,11 @@ def test_F2_who_looks_while_lines_are_written_leaves_them_in_their_order(tmp_pat
     log.flush()
     append, is_asked, is_over = log._files.append, threading.Event(), threading.Event()
 
-    def slow(given: bytes) -> bool:
+    def slow(lines: bytes) -> bool:
         if not is_asked.is_set():
             is_asked.set()
             is_over.wait(0.3)  # until whoever looks has written as well, if that is let
-        return append(given)
+        return append(lines)
 
     log._files.append = slow  # type: ignore[method-assign]
     log.write(named(decided("refuse", "queue_delay_exceeded"), "second"))
