@@ -123,11 +123,12 @@ def test_E1_an_end_comes_after_what_was_said_and_an_abort_instead_of_it(loop: st
 
 def test_F1_a_write_that_fails_costs_no_other(loop: str) -> None:
     async def test() -> None:
-        outbox, wire = Outbox(), Wire()
-        made(outbox, Breaks()).write(b"lost")
+        outbox, wire, broken = Outbox(), Wire(), Breaks()
+        made(outbox, broken).write(b"lost")
         made(outbox, wire).write(b"said")
         await asyncio.sleep(0)
         assert wire.told == [b"said"]
+        assert broken.told == ["abort"], "or what comes next would be read as if nothing were missing"
 
     run_on(loop, test())
 

@@ -243,6 +243,24 @@ def test_A7_late_fence_writes_nothing_on_an_idle_connection(loop: str) -> None:
     run_on(loop, test())
 
 
+def test_E6_what_was_too_late_to_be_written_keeps_no_connection_fresh(loop: str) -> None:
+    async def test() -> None:
+        clock = Clock()
+        async with Server(echo) as server:
+            pool = Pool(Endpoint(server.url), clock)
+            await complete(pool)
+            clock.now_s += IDLE_S_MAX - 0.1
+            recorder = Recorder()
+            start(pool, recorder, send_before_s=clock.now_s - 0.001)
+            await recorder.until_told("not_sent late")
+            clock.now_s += 0.2
+            await complete(pool)
+            assert server.accepted_count == 2, "the server has heard nothing on the first for longer than it waits"
+            await pool.close()
+
+    run_on(loop, test())
+
+
 def test_A7_clock_is_read_after_the_connection_is_made(loop: str) -> None:
     """A process that slept while connecting must not send with a lease that ran out meanwhile."""
 

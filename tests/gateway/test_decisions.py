@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -182,12 +183,24 @@ import pathlib, resource, sys
 from headworks.gateway.decisions import DecisionLog
 from gateway_records import decided
 
-log = DecisionLog(pathlib.Path(sys.argv[1]), clock_s=lambda: 0.0, wall_s=lambda: 0.0, flush_s=60.0)
-resource.setrlimit(resource.RLIMIT_FSIZE, (150, resource.RLIM_INFINITY))
+def take(size_bytes):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, resource.RLIM_INFINITY))
+
+here = pathlib.Path(sys.argv[1])
+log = DecisionLog(here, clock_s=lambda: 0.0, wall_s=lambda: 0.0, flush_s=60.0)
+log.write(decided("admit"))
+log.flush()
+(whole,) = here.iterdir()
+take(whole.stat().st_size + 50)
 log.write(decided("admit"))
 log.flush()
 assert log.dropped == 1 and "large" in log.failure, log.failure
-resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+take(150)
+for number in range(5):
+    log.write(decided("admit"))
+    log.flush()
+assert log.dropped == 6, log.dropped
+take(resource.RLIM_INFINITY)
 log.write(decided("queue"))
 log.close()
 """
@@ -197,9 +210,46 @@ def test_F2_after_a_full_disk_the_log_goes_on_in_a_file_of_its_own(tmp_path: Pat
     here = str(Path(__file__).parent)
     command = [sys.executable, "-c", FULL_DISK, str(tmp_path)]
     subprocess.run(command, check=True, timeout=30, env=os.environ | {"PYTHONPATH": os.pathsep.join([here, *sys.path])})
-    cut, whole = (path.read_text() for path in sorted(tmp_path.iterdir()))
-    assert len(cut) == 150
+    cut, whole = (path.read_text() for path in sorted(tmp_path.iterdir()))  # and none of what found no room for its head
+    assert not cut.endswith("\n") and len(cut.splitlines()[-1]) == 50
     assert json.loads(whole.splitlines()[-1])[7] == "queue"
+
+
+def test_F2_two_that_are_the_same_process_in_the_same_second_have_files_of_their_own(tmp_path: Path, clock: Clock) -> None:
+    logs = [open_log(tmp_path, clock, flush_s=60.0) for _ in range(2)]
+    for log, name in zip(logs, ("one", "two"), strict=True):
+        log.write(named(decided("admit"), name))
+        log.flush()
+        assert (log.dropped, log.failure) == (0, "")
+    for log in logs:
+        log.close()
+    assert [line["record"]["id"] for line in lines(tmp_path)] == ["one", "two"]
+
+
+def test_F2_who_looks_while_lines_are_written_leaves_them_in_their_order(tmp_path: Path, clock: Clock) -> None:
+    """A line that came before its form would be lost to whoever reads the file from its beginning."""
+    log = open_log(tmp_path, clock, flush_s=60.0)
+    log.write(named(decided("admit"), "first"))
+    log.flush()
+    append, is_asked, is_over = log._files.append, threading.Event(), threading.Event()
+
+    def slow(lines: bytes) -> bool:
+        if not is_asked.is_set():
+            is_asked.set()
+            is_over.wait(0.3)  # until whoever looks has written as well, if that is let
+        return append(lines)
+
+    log._files.append = slow  # type: ignore[method-assign]
+    log.write(named(decided("refuse", "queue_delay_exceeded"), "second"))
+    writer = threading.Thread(target=log.flush)
+    writer.start()
+    assert is_asked.wait(5)
+    log.write(named(decided("refuse", "queue_delay_exceeded"), "third"))
+    log.flush()
+    is_over.set()
+    writer.join()
+    log.close()
+    assert [line["record"]["id"] for line in lines(tmp_path)] == ["first", "second", "third"]
 
 
 def test_F2_records_that_wait_are_bounded(tmp_path: Path, clock: Clock) -> None:

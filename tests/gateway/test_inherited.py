@@ -15,6 +15,8 @@ import httpx
 import pytest
 
 from headworks.config.values import Address
+from headworks.gateway.admin_server import UNTAKEN_MS_MAX
+from headworks.gateway.http.listen import set_options
 from headworks.gateway.inherited import InheritedError, checked, inherited
 
 HAND_OVER = textwrap.dedent(
@@ -98,6 +100,7 @@ def test_H4_a_gateway_serves_on_sockets_that_outlive_it(tmp_path: Path, sockets:
                 assert httpx.get(url, trust_env=False).status_code == 200
                 live = httpx.get(f"http://127.0.0.1:{admin.getsockname()[1]}/livez", trust_env=False)
                 assert live.status_code == 200
+                assert admin.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == UNTAKEN_MS_MAX
             finally:
                 ran.terminate()
                 ran.communicate(timeout=20)
@@ -154,3 +157,9 @@ def test_H1_localhost_is_the_loopback_address() -> None:
         assert checked([one], "listen", Address("localhost", port)) == [one]
         with pytest.raises(InheritedError):
             checked([one], "listen", Address("example.com", port))
+
+
+def test_H4_a_socket_of_ipv6_is_taken_as_it_was_bound() -> None:
+    with socket.create_server(("::1", 0), family=socket.AF_INET6) as one:
+        set_options(one, shared=False)
+        assert one.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)

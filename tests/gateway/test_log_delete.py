@@ -51,10 +51,12 @@ def test_F2_a_running_gateway_takes_a_tenant_out_of_every_file_and_goes_on(tmp_p
     async def steps() -> None:
         log = {"decisions": str(tmp_path / "log"), "rotate_bytes": 4_000}
         async with scene(tenants=TENANTS, server=WITH_KEY, log=log) as s:
-            await traffic(s, "one", "two", "three")
-            await s.settled()
             assert s.app.log is not None
-            s.app.log.flush()
+            s.app.log._closing.set()  # what is written is written here, at no moment of its own
+            for name in ("one", "two", "three"):  # each in lines of its own, so that a file is full and another begun
+                await traffic(s, name)
+                await s.settled()
+                s.app.log.flush()
             before = find(tmp_path / "log", "batchco-two")
             executions = [line["record"].get("execution") for line in find(tmp_path / "log", "acme-one")]
             assert executions and grep(tmp_path / "log", "acme-one") and len(paths(tmp_path / "log")) > 1
@@ -134,3 +136,22 @@ def test_F2_the_index_is_made_again_and_the_files_age_stays(tmp_path: Path, monk
     assert sum(1 for _ in reading.lines(path)) == 200
     again = delete(tmp_path, "tenant-1")
     assert (again.files, again.lines) == (0, 0)
+
+
+def test_F2_an_index_that_was_begun_before_is_not_put_beside_the_new_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A gateway that is asked to delete begins another file, and has the last one indexed at the same time."""
+    path = tmp_path / "decisions-20261130T000000-1-000001.jsonl"
+    write(path, 3, 300)
+    entries = log_index._entries
+
+    def meanwhile(read: Path) -> tuple[list[int], int]:
+        found = entries(read)
+        assert delete(tmp_path, "tenant-1").files == 1
+        return found
+
+    monkeypatch.setattr(log_index, "_entries", meanwhile)
+    log_index.make(path)
+    assert len(find(tmp_path, "key-2")) == 1
+    assert not log_index.index_of(path).exists()

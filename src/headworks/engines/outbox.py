@@ -88,7 +88,11 @@ class Outgoing:
         """See `Held.send`. A transport that is closing has lost whoever would read it."""
         held, self._held = self._held, b""
         if held and not self._transport.is_closing():
-            self._transport.write(held)
+            try:
+                self._transport.write(held)
+            except Exception:  # what came later would be read as if nothing had been lost before it
+                self._transport.abort()
+                raise
 
     def close(self) -> None:
         """Once all is written."""

@@ -101,13 +101,13 @@ class Pool:
         elif not connection.write_if_fresh(call, head, body):
             call.give_up("connect")
 
-    def put_idle(self, connection: Connection) -> None:
-        """A connection has nothing to do. It is kept for a while, or closed."""
+    def put_idle(self, connection: Connection, since_s: float = math.inf) -> None:
+        """A connection has nothing to do, since now or since then. It is kept for a while, or closed."""
         transport = connection.transport
         if self._closed or transport is None or transport.is_closing():
             connection.close()
             return
-        connection.idle_since_s = self.clock_s()
+        connection.idle_since_s = min(since_s, self.clock_s())
         self._idle.append(connection)
         if self._sweep_timer is None:
             self._sweep_timer = asyncio.get_running_loop().call_later(IDLE_S_MAX, self._sweep)
@@ -198,7 +198,7 @@ class Connection:
             return False
         if now_s > call.send_before_s:
             call.give_up("late")
-            self._pool.put_idle(self)
+            self._pool.put_idle(self, self.idle_since_s)  # nothing was said: its engine counts on
             return True
         transport.write(head)
         if not joined:

@@ -35,8 +35,12 @@ def admin_server(app: Any, tls: ssl.SSLContext | None = None) -> AdminServer:
 
 
 def admin_socket(host: str, port: int) -> socket.socket:
-    """Listening. Connections have its options: a viewer that is stuck would else hold what is on its way to him for hours."""
-    listening = socket.create_server((host, port), reuse_port=False)
+    """Listening."""
+    return with_options(socket.create_server((host, port), reuse_port=False))
+
+
+def with_options(listening: socket.socket) -> socket.socket:
+    """Connections have them as well: a viewer that is stuck would else hold what is on its way to him for hours."""
     if hasattr(socket, "TCP_USER_TIMEOUT"):
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNTAKEN_MS_MAX)
     return listening

@@ -25,7 +25,7 @@ from headworks.engines.outbox import Outbox
 from headworks.gateway import clock, inherited, parts, stores
 from headworks.gateway.accounts import WORKER, Accounts, Records
 from headworks.gateway.admin import admin_app
-from headworks.gateway.admin_server import admin_server, admin_socket
+from headworks.gateway.admin_server import admin_server, admin_socket, with_options
 from headworks.gateway.by_hand import ByHand
 from headworks.gateway.collector import collect_rarely
 from headworks.gateway.compute_watch import watches
@@ -164,7 +164,7 @@ class App:
         admin = self.settings.admin
         at_hand = inherited.checked(handed.get(inherited.ADMIN, []), "admin", admin)
         public = inherited.checked(handed.get(inherited.PUBLIC, []), "listen", self.settings.listen)
-        listening = at_hand[0] if at_hand else admin_socket(admin.host, admin.port)
+        listening = with_options(at_hand[0]) if at_hand else admin_socket(admin.host, admin.port)
         self.admin_address = listening.getsockname()
         self._admin_task = asyncio.create_task(self._admin.serve(sockets=[listening]))
         self._handed = bool(public)

@@ -80,6 +80,8 @@ class DecisionLog:
         """Lines that wait for the disk."""
         self._lock = threading.Lock()
         """Held while lines are encoded or taken, never for file work."""
+        self._writing = threading.Lock()
+        """Held from taking lines until they are written: a line stands behind the form that it refers to."""
         self._flush_s = flush_s
         self._directory = directory
         self._head: dict[str, bytes] = {FIELDS: self._head_line(FIELDS, FIELDS_TOLD)}
@@ -180,14 +182,15 @@ class DecisionLog:
 
     def flush(self) -> None:
         """Into the file now."""
-        with self._lock:
-            self._encode_waiting()
-            encoded, self._encoded, self._encoded_bytes = self._encoded, [], 0
-        failure, full = self._files.failure, b"".join(encoded)
-        if full and not self._files.append(full):
-            self.dropped += full.count(b"\n") - full.count(FORM_LINE)
-            if self._on_failure is not None and not failure:
-                self._on_failure(self._files.failure)
+        with self._writing:
+            with self._lock:
+                self._encode_waiting()
+                encoded, self._encoded, self._encoded_bytes = self._encoded, [], 0
+            failure, full = self._files.failure, b"".join(encoded)
+            if full and not self._files.append(full):
+                self.dropped += full.count(b"\n") - full.count(FORM_LINE)
+                if self._on_failure is not None and not failure:
+                    self._on_failure(self._files.failure)
 
     def close(self) -> None:
         """Everything written is in the file when this returns."""

@@ -73,15 +73,26 @@ class Files:
     def _rotate(self) -> None:
         """A new file; the ones that are too old go."""
         self._close()
-        self._number += 1
-        started = time.strftime("%Y%m%dT%H%M%S", time.gmtime(self._wall_s()))
-        path = self._directory / f"decisions-{started}-{os.getpid()}-{self._number:06d}.jsonl"
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o640)
-        fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # whoever deletes from it would take what comes after
-        self._size_bytes = 0
-        self._put(self._head())
+        path = self._begin()
+        try:
+            self._put(self._head())
+        except OSError:  # a disk that stays full would have a file, and some of a head, for each attempt
+            path.unlink(missing_ok=True)
+            raise
         self._expire()
         self._index()
+
+    def _begin(self) -> Path:
+        """A name of our own: where each gateway has a container to itself, all may be the first process of theirs."""
+        started = time.strftime("%Y%m%dT%H%M%S", time.gmtime(self._wall_s()))
+        while self._file is None:
+            self._number += 1
+            path = self._directory / f"decisions-{started}-{os.getpid()}-{self._number:06d}.jsonl"
+            with contextlib.suppress(FileExistsError):
+                self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o640)
+        fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # whoever deletes from it would take what comes after
+        self._size_bytes = 0
+        return path
 
     def _index(self) -> None:
         """One process of ours at a time makes what indexes are missing."""

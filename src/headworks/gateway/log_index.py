@@ -81,6 +81,7 @@ def _offsets(index: mmap.mmap, count: int, wanted: int) -> list[int]:
 
 def make(path: Path) -> None:
     """Index a file as far as it has been written, in whole lines. A reader sees the old index or the new one."""
+    read = path.stat().st_ino
     entries, covered_bytes = _entries(path)
     entries.sort()
     low = (1 << OFFSET_BITS) - 1
@@ -92,7 +93,8 @@ def make(path: Path) -> None:
             file.write(HEAD.pack(MAGIC, covered_bytes, len(entries)))
             file.write(hashes.tobytes())
             file.write(offsets.tobytes())
-        made.replace(index_of(path))
+        if path.stat().st_ino == read:  # else it was written anew meanwhile (`log_delete.py`): its lines begin elsewhere
+            made.replace(index_of(path))
     finally:
         made.unlink(missing_ok=True)  # what a full disk took of it
 

@@ -101,6 +101,8 @@ async def listen_on_port(host: str, port: int, shared: bool = False) -> list[soc
                 address = (address[0], sockets[0].getsockname()[1], *address[2:])
             listening = opened.enter_context(socket.socket(family, kind, protocol))
             set_options(listening, shared)
+            if family == socket.AF_INET6:  # of a socket that is bound it cannot be said any more
+                listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             listening.bind(address)
             sockets.append(listening)
         opened.pop_all()
@@ -115,8 +117,6 @@ def set_options(listening: socket.socket, shared: bool) -> None:
     for option, value in _PROBES:
         if hasattr(socket, option):
             listening.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
-    if listening.family == socket.AF_INET6:
-        listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
 
 
 def reset_on_close(accepted: socket.socket) -> None:
