@@ -51,10 +51,11 @@ def test_F2_a_running_gateway_takes_a_tenant_out_of_every_file_and_goes_on(tmp_p
     async def steps() -> None:
         log = {"decisions": str(tmp_path / "log"), "rotate_bytes": 4_000}
         async with scene(tenants=TENANTS, server=WITH_KEY, log=log) as s:
-            await traffic(s, "one", "two", "three")
-            await s.settled()
             assert s.app.log is not None
-            s.app.log.flush()
+            for name in ("one", "two", "three"):
+                await traffic(s, name)
+                await s.settled()
+                s.app.log.flush()  # a file of its own, however fast all of it is
             before = find(tmp_path / "log", "batchco-two")
             executions = [line["record"].get("execution") for line in find(tmp_path / "log", "acme-one")]
             assert executions and grep(tmp_path / "log", "acme-one") and len(paths(tmp_path / "log")) > 1
@@ -134,3 +135,11 @@ def test_F2_the_index_is_made_again_and_the_files_age_stays(tmp_path: Path, monk
     assert sum(1 for _ in reading.lines(path)) == 200
     again = delete(tmp_path, "tenant-1")
     assert (again.files, again.lines) == (0, 0)
+
+
+def test_F2_a_file_that_expires_meanwhile_keeps_nothing_of_the_others(tmp_path: Path) -> None:
+    """The gateway begins another file because it was asked, and the ones that are too old go just then."""
+    (tmp_path / "decisions-20261129T000000-1-000001.jsonl").symlink_to(tmp_path / "gone")
+    write(tmp_path / "decisions-20261130T000000-1-000001.jsonl", 3, 30)
+    found = delete(tmp_path, "tenant-1")
+    assert (found.files, found.lines, found.busy) == (1, 11, [])
