@@ -16,7 +16,10 @@ from app_scene import ENVIRONMENT, PATIENT, Scene, call, chat, fake_engine, firs
 
 from headworks.cli import serve
 from headworks.cli.main import run as headworks
+from headworks.cli.reloading import Reloading
 from headworks.config import options
+from headworks.config.problems import ConfigError
+from headworks.config.schema import Config
 from headworks.testing import servers
 
 Capture = pytest.CaptureFixture[str]
@@ -238,6 +241,10 @@ def test_H2_the_admin_key_comes_from_the_file_or_the_environment(
     run("uvloop", steps())
 
 
+def reloads(file: Path, as_asked: Callable[[Config], Config] = lambda config: config) -> Reloading:
+    return Reloading(file, as_asked, False, 0)
+
+
 def test_I39_the_file_of_a_reload_is_read_and_checked_beside_the_loop(
     tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -263,7 +270,7 @@ def test_I39_the_file_of_a_reload_is_read_and_checked_beside_the_loop(
             file.write_text(json.dumps(s.texts | {"classes": {"interactive": {"queue": {"wait_s_max": 0.4}}}}))
             before = s.app.policy.version
             served.clear()
-            reloading = asyncio.ensure_future(serve._reload(s.app, file, False, 0))
+            reloading = asyncio.ensure_future(reloads(file).reload(s.app, "asked"))
             await s.until(lambda: reads == ["load"])
             assert (await s.ask(chat())).status == 200
             assert s.app.policy.version == before
@@ -272,7 +279,8 @@ def test_I39_the_file_of_a_reload_is_read_and_checked_beside_the_loop(
             assert reads == ["load", "policy"]
             assert s.app.policy.version != before
             file.write_text("pools: {}")
-            await serve._reload(s.app, file, False, 0)
+            with pytest.raises(ConfigError):
+                await reloads(file).reload(s.app, "asked")
             assert s.app.policy.classes["interactive"].wait_s_max == 0.4
 
     run("uvloop", steps())
@@ -291,12 +299,13 @@ def test_H4_a_reload_keeps_what_the_command_line_said(tmp_path: Path, capsys: Ca
             file.write_text(json.dumps(texts))
             assert s.app.policy.observe
             number = s.app.policy.number
-            await serve._reload(s.app, file, False, 0, observing)
+            await reloads(file, observing).reload(s.app, "asked")
             assert s.app.policy.observe and s.app.policy.number > number
-            await serve._reload(s.app, file, False, 0)
+            await reloads(file).reload(s.app, "asked")
             assert not s.app.policy.observe
             number = s.app.policy.number
-            await serve._reload(s.app, file, False, 0, wrong)
+            with pytest.raises(ConfigError):
+                await reloads(file, wrong).reload(s.app, "asked")
             assert s.app.policy.number == number
 
     run("uvloop", steps())

@@ -89,7 +89,7 @@ def test_the_file_passes_check_and_a_gateway_started_with_it_serves(tmp_path: Pa
         engine = fake_engine()
         async with engine as url:
             assert await init(f"{url}/v1/", "--out", str(out)) == 0
-            assert headworks(["check", str(out)]) == 0
+            assert await asyncio.to_thread(headworks, ["check", str(out)]) == 0
             text = out.read_text().replace("127.0.0.1:8080", "127.0.0.1:0").replace("127.0.0.1:8081", "127.0.0.1:0")
             out.write_text(text.replace("decisions: decisions/", f"decisions: {tmp_path}/decisions"))
             config = load(str(out), {"ACME_KEY": KEY}).config_or_raise()

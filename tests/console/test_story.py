@@ -117,7 +117,7 @@ def test_F2_one_tenant_never_reads_anothers_records(tmp_path: Path) -> None:
     log.close()
     known = explanations(tmp_path)
     assert len(known.of("r1", "acme")["records"]) == 1
-    assert known.of("r1", "batchco") == {"id": "r1", "story": [], "records": []}
+    assert known.of("r1", "batchco") == {"id": "r1", "story": [], "records": [], "traces": []}
     assert known.of("k1", "batchco")["records"] == []
 
 

@@ -53,13 +53,22 @@ def test_D2_a_part_of_the_pool_is_kept_for_a_class_that_promises_a_first_token()
 
 def test_D2_what_turns_bring_a_class_within_half_of_its_promise_is_not_kept_for_it() -> None:
     patient = replace(PROMISED, ttft_slo_s=20.0, wait_s_max=20.0)
-    counter = Counter(shared(patient, BULK, active_requests_max=8))
+    promised = replace(BULK, ttft_slo_s=900.0)
+    counter = Counter(shared(patient, promised, active_requests_max=8))
     counter.arrive("interactive", "acme")
     counter.arrive("bulk", "batchco", 40)
     counter.served(0)
     assert len(counter.running) == 7, "of two places for it one is taken; nobody knows yet how quickly any comes free"
-    counter.served(8)  # one every tenth of a second
+    for _ in range(8):  # one every tenth of a second
+        counter.served(1)
+        counter.arrive("bulk", "batchco", 3)
+    counter.served(0)
     assert [who for who, *_ in counter.running] == ["bulk/batchco"] * 8
+    waits = Counter(shared(patient, BULK, active_requests_max=8))
+    waits.arrive("interactive", "acme")
+    waits.arrive("bulk", "batchco", 40)
+    waits.served(8)
+    assert [who for who, *_ in waits.running] == ["bulk/batchco"] * 6, "from work that promises nothing all of it is kept"
     use = counter.bench.gate._desk.pools["p"].class_use("interactive")
     assert Rival(use, 0.25, 0.3, 1.0).comes_free(10.0, 0.1) == 1, "a tenth of a second of the half is for reading"
     assert Rival(use, 0.25, 0.3, 1.0).comes_free(10.0, 0.6) == 0

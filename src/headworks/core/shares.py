@@ -5,8 +5,8 @@ enough for a class that promises a first token: if long work has taken every pla
 late, whoever's turn it is. So a part of the pool's places and tokens is *kept* for each class that promises a first token and
 has asked within the last `LENT_AFTER_S`: what it used at most of late and a little more, but not less than its
 `floor_ratio`, and not more than its share; less what its turns bring it within half of its promise, as far as reading leaves
-that: mostly enough for a class that promises five seconds. A class that does not ask lends its part out; it gets its turns
-back at once, and the room as what was lent ends.
+that: mostly enough for a class that promises five seconds, if who asks promises a first token as well. A class that does not
+ask lends its part out; it gets its turns back at once, and the room as what was lent ends.
 
 While such a class asks, work that promises no first token is also *paced*: an engine reads prompts in the order in which they
 came, so one that came behind fifty long ones would wait for all of them. Only so much of it is sent before it is read.
@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from headworks.core.class_use import ClassUse
-from headworks.core.policy import ClassPolicy, Policy, TenantPolicy
+from headworks.core.policy import INFINITE_S, ClassPolicy, Policy, TenantPolicy
 from headworks.core.pool import Pool
 from headworks.core.types import Row, Work
 
@@ -140,7 +140,9 @@ class Share:
 
     def _measures(self, work: Work, pool: Pool, rivals: list[Rival]) -> Iterator[tuple[int, int, int, str, int, int]]:
         """Places, then tokens: taken, wanted, limit, unit, what is kept and not used, and what is kept at most."""
-        limit, rate_per_s, first_s = pool.requests_limit(), pool.drain.requests_per_s, pool.first_token_s
+        # From work that can wait for ever everything is kept: it fills whatever it is let have, for as long as it runs.
+        first_s = INFINITE_S if self.is_paced else pool.first_token_s
+        limit, rate_per_s = pool.requests_limit(), pool.drain.requests_per_s
         parts = [
             (rival.part(rival.use.peak_requests, limit), rival.use.requests + rival.comes_free(rate_per_s, first_s))
             for rival in rivals

@@ -43,8 +43,8 @@ class Left:
     how: str
     natural_s: float
     """So long would it have gone on."""
-    steps_natural: float = float("inf")
-    """In so many steps of the engine it would have ended by itself."""
+    steps_natural: int | None = None
+    """In so many steps of the engine it would have ended by itself, as far as that is known."""
     gone_s: float | None = None
     """Until the gauges showed nothing any more, and not because it had come to its end."""
     kv_before_ratio: float | None = None
@@ -125,7 +125,7 @@ async def _left(ward: Ward, seen: Measured, how: str) -> Left | str:
     return await _watched(
         ward,
         sent,
-        Left(how, tokens * tpot_s, tokens * seen.steps_per_token, kv_before_ratio=kv_before_ratio),
+        Left(how, tokens * tpot_s, int(tokens * seen.steps_per_token), kv_before_ratio=kv_before_ratio),
         QUIET_LOOK_S if quiet else 0.005,
     )
 
@@ -141,7 +141,9 @@ async def _watched(ward: Ward, sent: Sent, left: Left, every_s: float) -> Left:
         sample = await ward.engine.sample()
         steps = None if sample.iterations is None or before is None else sum(sample.iterations) - sum(before)
         if load_of(sample) == 0:
-            if (steps or 0) < left.steps_natural / 2.0:  # else it has run to its end, faster than was thought
+            if (
+                left.steps_natural is None or (steps or 0) < left.steps_natural / 2.0
+            ):  # else it has run to its end, faster than was thought
                 left.gone_s, left.kv_after_ratio = time.monotonic() - begun_s, sample.kv_used_ratio
             break
         if steps is not None and sample.iterations is not None:

@@ -8,7 +8,6 @@ form: a tool's input as the JSON text that it becomes, each tool result as a mes
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 
 import msgspec
 
@@ -43,9 +42,10 @@ ASSEMBLED_EXACTLY = frozenset(
 """An answer to a request with no other field is text, and perhaps what was thought before it (A8)."""
 
 
-@dataclass(slots=True)
 class MessageParsed(Parsed):
     """What a request asks for. Its thinking is a part of its output, so it is written by us as the output's limit is."""
+
+    __slots__ = ()  # no dataclass of its own: its fields would stand beside those that compiled code reads
 
     def build(self, output_tokens_max: int, salt: bytes | None, streamed: bool = False) -> bytes:
         body = Parsed.build(self, output_tokens_max, salt, streamed)
