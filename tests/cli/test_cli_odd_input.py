@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from headworks.cli.main import run
-from headworks.cli.plan import _policy
+from headworks.cli.plan import policy_of
 
 ENGINE = "pools:\n  llama:\n    replicas: [{url: 'http://127.0.0.1:1', engine: vllm, api_key: 'env:ENGINE_KEY'}]\n"
 
@@ -16,7 +16,7 @@ ENGINE = "pools:\n  llama:\n    replicas: [{url: 'http://127.0.0.1:1', engine: v
 def test_G2_a_plan_needs_no_address_that_is_kept_out_of_the_file(ledger: str, tmp_path: Path) -> None:
     file = tmp_path / "new.yaml"
     file.write_text(ledger + ENGINE)
-    policy, directory = _policy(file)
+    policy, directory = policy_of(file)
     assert list(policy.pools) == ["llama"]
     assert directory is not None
 

@@ -56,7 +56,7 @@ def test_D4_not_where_as_much_is_still_to_be_read() -> None:
     bench = bench_of()
     began(bench, 1_000, prefix=(1, 2))
     began(bench, 10)
-    bench.arrive(1_200)  # p/0, and is being read
+    bench.arrive(2_400)  # p/0, and is being read
     assert where(bench) == ["p/0"]
     assert began(bench, 1_000, prefix=(1, 2, 3)) == "p/1"
     assert began(bench, 1_000, prefix=(1, 2, 3, 4)) == "p/1", "and from then on it is known there"

@@ -122,3 +122,14 @@ def test_A2_who_is_reloaded_into_observing_is_held_up_by_no_limit() -> None:
     one.feed(events.PolicyChanged(replace(settings, observe=True, number=2)))
     one.arrive(900)
     assert len(one.take(Run)) == 1
+
+
+def test_A3_a_limit_that_was_taken_out_is_lifted_where_an_engine_has_said_all_it_ever_will() -> None:
+    """It does not say what its memory holds: that is known by then, and no reason to leave what stood there."""
+    stated = policy(pool={"active_tokens_max": 500})
+    one = Bench(stated, capacities=(capacity(kv_tokens=None),))
+    assert [one.book.limit(scope, "tokens") for scope in ("pool:p", "sessions:p")] == [500, 150]
+    one.feed(events.PolicyChanged(replace(policy(), number=2, version="v2")))
+    assert [one.book.limit(scope, "tokens") for scope in ("pool:p", "sessions:p")] == [None, None]
+    one.arrive(800)
+    assert len(one.take(Run)) == 1

@@ -61,12 +61,18 @@ def killed_amid(front: Gateway, session: str) -> int:
     with contextlib.suppress(httpx.HTTPError), stream(front.url, 600, **ACME, **{"Headworks-Session": session}) as lines:
         next(lines)
         until(lambda: [one["seen"] for one in front.get("/admin/ledger").json()["records"]] == [True])
+        written_down(front)
         (during,) = shown(front)
         assert during["running_tokens"] > 0
         assert during["unspent_tokens"] + during["running_tokens"] + during["spent_tokens"] == TOKENS
         front.send(signal.SIGKILL)
         front.ended()
     return int(before["spent_tokens"])
+
+
+def written_down(front: Gateway) -> None:
+    """Nothing is sent before its reservation is on record, and with it all that came before."""
+    assert ask(front.url, **ACME).status_code == 200
 
 
 def comes_back_once(front: Gateway, upstream: Engine, session: str, spent_tokens: int) -> None:
@@ -93,6 +99,7 @@ def test_B14_killed_over_a_file_the_next_process_finds_the_session(tmp_path: Pat
             spent_tokens = killed_amid(front, session)
         with started(tmp_path, upstream, ledger) as front:
             comes_back_once(front, upstream, session, spent_tokens)
+            written_down(front)
             front.send(signal.SIGKILL)
             front.ended()
         with started(tmp_path, upstream, ledger) as front:

@@ -155,3 +155,11 @@ def test_F2_an_index_that_was_begun_before_is_not_put_beside_the_new_file(
     log_index.make(path)
     assert len(find(tmp_path, "key-2")) == 1
     assert not log_index.index_of(path).exists()
+
+
+def test_F2_a_file_that_expires_meanwhile_keeps_nothing_of_the_others(tmp_path: Path) -> None:
+    """The gateway begins another file because it was asked, and the ones that are too old go just then."""
+    (tmp_path / "decisions-20261129T000000-1-000001.jsonl").symlink_to(tmp_path / "gone")
+    write(tmp_path / "decisions-20261130T000000-1-000001.jsonl", 3, 30)
+    found = delete(tmp_path, "tenant-1")
+    assert (found.files, found.lines, found.busy) == (1, 11, [])

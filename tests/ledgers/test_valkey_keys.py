@@ -251,6 +251,13 @@ def test_H2_a_start_waits_for_a_store_and_goes_on_without(server: servers.Server
         one = Watched(server)
         await one.watch.start(0.0)
         assert one.who("hw-of-nobody") == Denied("ledger_unavailable")
+        assert one.watch.admin_exists, "nobody knows yet that it does not, so the admin port is open to nobody"
+        server.start()
+        await one.watch.look()
+        assert not one.watch.admin_exists
+        server.kill()
+        await one.watch.look()
+        assert not one.watch.admin_exists, "it was read once, and there was none"
         await one.watch.close()
         with pytest.raises(LedgerError):
             await Watched(server).watch.start()

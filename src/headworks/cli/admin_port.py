@@ -132,14 +132,26 @@ def admin_ports(admin: str | None, config: Path | None) -> list[AdminPort]:
 
 
 def declare(admin: str | None, config: Path | None, path: str, asked: dict[str, str]) -> dict[str, Any]:
-    """Order something of every gateway that is named; the last one's answer. Ends the verb with 2 where one did not do it."""
-    body: Any = None
+    """Order something of every gateway that is named, whatever the others say; the last one's answer that did it.
+
+    Ends the verb with 2 where one did not.
+    """
+    done: dict[str, Any] = {}
+    undone = []
     for port in admin_ports(admin, config):
-        status, body = port.ask("POST", path, asked)
-        if status != 200 or not isinstance(body, dict) or "holds" not in body:
-            could_not_ask(f"{port.url} answered {status}: {body.get('error', {}).get('message', 'in other words')}")
-    assert isinstance(body, dict)
-    return body
+        try:
+            status, body = port.look(path, "POST", asked)
+        except Unasked as error:
+            undone.append(str(error))
+            continue
+        if status == 200 and isinstance(body, dict) and "holds" in body:
+            done = body
+        else:
+            said = body.get("error", {}).get("message") if isinstance(body, dict) else None
+            undone.append(f"{port.url} answered {status}: {said or 'in other words'}")
+    if undone:
+        could_not_ask(" ".join(undone))
+    return done
 
 
 def print_json(value: Any) -> None:

@@ -199,7 +199,7 @@ class Changes:
                 self._identity.late(life, now_s)
         for life in list(desk.runs.values()):
             if life.state == ASKED:
-                self._refusing.not_now(life)
+                self._refusing.not_now(life, now_s)
 
     def told_again(self, life: Life, answer: Answer, now_s: float) -> bool:
         """What the ledger said when it was told that this runs here. True when it knows that it has ended."""
@@ -245,6 +245,9 @@ class Changes:
             pool.queue.weigh_anew()
             for life in waiting:
                 if life.lane.session_scope:
+                    if life.lane.tenant.policy.frozen:
+                        self._refusing.unqueue(life)
+                        self._refusing.frozen(life, now_s)
                     continue
                 life.rows = desk.decider.judge(life, now_s)
                 refusal = desk.decider.refusal(life, discipline, now_s)

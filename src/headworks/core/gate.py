@@ -281,7 +281,7 @@ class Gate:
 
     def _not_now(self, life: Life, pool: Pool, answer: Answer, now_s: float) -> None:
         """Refused for now, another flow's turn, or our lease has lapsed: back to its place in the queue."""
-        self._refusing.not_now(life)
+        self._refusing.not_now(life, now_s)
         if answer.outcome == "fenced":
             self._boot.fenced(now_s)
         else:
@@ -294,10 +294,8 @@ class Gate:
     # after the grant
 
     def _to_its_place(self, life: Life, now_s: float) -> None:
-        pool = life.lane.pool
-        pool.queue.add(life)
-        self._desk.set_timer(life, life.start_by_s)
-        self._pump(pool, now_s)
+        self._refusing.wait_again(life, now_s)
+        self._pump(life.lane.pool, now_s)
 
     def _ended(self, life: Life, now_s: float) -> None:
         """The ledger has let go of it: now, and not before, its place is free."""

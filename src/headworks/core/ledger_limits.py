@@ -31,7 +31,7 @@ def limits_of(desk: Desk) -> Iterator[Charge]:
         stated, most = pool.policy.active_tokens_max, STANDING
         if stated is not None or len(known) == len(limits):
             most = sum(known) if stated is None else stated
-        if stated is not None or limits:
+        if stated is not None or (limits and (most != STANDING or any(one.capacity is None for one in replicas))):
             in_sessions = most if most == STANDING else int(pool.policy.sessions_ratio_max * most)
             yield Charge(f"pool:{pool.name}", "tokens", most)
             yield Charge(f"sessions:{pool.name}", "tokens", in_sessions)

@@ -18,11 +18,13 @@ from headworks.core.floors import RESERVED
 from headworks.core.forecast import saw_nothing
 from headworks.core.last_moment import before_telling
 from headworks.core.life import ASKED, CLAIMING, QUEUED, Life
+from headworks.core.metering import WHILE_FROZEN
 from headworks.core.policy import INFINITE_S
 from headworks.core.quota import GONE, PREFIX, shortfall_rows
 from headworks.core.reading import SATURATED
 from headworks.core.reasons import REASONS
 from headworks.core.session_use import EXHAUSTED
+from headworks.core.tenant import FROZEN
 from headworks.core.types import READ_UNITS, Usage
 from headworks.core.unread import has_read
 
@@ -162,12 +164,24 @@ class Refusing:
         if life.turn_tokens:
             life.lane.pool.queue.correct(life, life.used_tokens())
 
-    def not_now(self, life: Life) -> None:
+    def not_now(self, life: Life, now_s: float) -> None:
         """The ledger did not charge it: back to its place in the queue, for as long as it may wait."""
         self.drop_run(life)
         self._desk.move(life, "not_now")
+        self.wait_again(life, now_s)
+
+    def wait_again(self, life: Life, now_s: float) -> None:
+        """At its place in the queue, unless its tenant was frozen while it was on its way (F13)."""
+        if life.lane.tenant.policy.frozen:
+            self.frozen(life, now_s)
+            return
         life.lane.pool.queue.add(life)
         self._desk.set_timer(life, life.start_by_s)
+
+    def frozen(self, life: Life, now_s: float) -> None:
+        """Nothing is charged for it, and its tenant gets nothing new."""
+        life.rows.append(("tenant", life.lane.tenant_scope, 1, 0, WHILE_FROZEN, FROZEN))
+        self.turn_away(life, FROZEN, now_s)
 
     def unask(self, life: Life, what: str, end: str, now_s: float) -> None:
         """Take back what was asked for: nothing was sent and nothing will be, whatever the ledger has answered."""

@@ -57,8 +57,8 @@ class KeyWatch:
         """The store's, once it has keys; until then the configuration's keys are hashed under one of this process."""
         self.keys = Keys(self._pepper)
         self.desk = KeyDesk(self._store, lambda: self._policy, wall_s, self.refresh)
-        self.admin_exists = False
-        """Whether the admin port has had a key of its own. One that has ended does not open the port to everybody."""
+        self._admin_was = False
+        """The admin port has had a key of its own. One that has ended does not open the port to everybody."""
         self.clients: set[str] = set()
         """Names that stand in metrics."""
         self._seen = ""
@@ -68,6 +68,11 @@ class KeyWatch:
         self._failed = ""
         self._task: asyncio.Task[None] | None = None
         self._know()
+
+    @property
+    def admin_exists(self) -> bool:
+        """Whether the admin port has a key of its own, or may have one: a store that was never read opens it to nobody."""
+        return self._admin_was or self._believed_until_s == -math.inf
 
     async def start(self, patience_s: float | None = None) -> None:
         """Read, and begin to look. Raises `LedgerError` if the store cannot be used.
@@ -157,7 +162,7 @@ class KeyWatch:
         self.keys.change(self._pepper, configured, stored, admins, anonymous, is_unsure=is_unsure)
         identities = [ANONYMOUS, *(key.identity for key in configured), *(key.identity for key in stored)]
         self.clients = {identity.client for identity in identities}
-        self.admin_exists = self.admin_exists or any(key.tenant == ADMIN for key in self._kept)
+        self._admin_was = self._admin_was or any(key.tenant == ADMIN for key in self._kept)
         self._expiry_s = min((key.expires_s for key in good if key.expires_s is not None), default=math.inf)
 
 

@@ -43,18 +43,26 @@ def delete(directory: Path, tenant: str) -> Deleted:
     """Take a tenant out of every file that nobody is writing."""
     deleted = Deleted()
     for path in paths(directory):
-        file = os.open(path, os.O_RDONLY)
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            lines = _taken_out(path, tenant)
+            lines = _locked(path, tenant)
         except BlockingIOError:
             deleted.busy.append(path.name)
             continue
-        finally:
-            os.close(file)
+        except FileNotFoundError:  # it has expired meanwhile
+            continue
         deleted.files += lines > 0
         deleted.lines += lines
     return deleted
+
+
+def _locked(path: Path, tenant: str) -> int:
+    """As `_taken_out`, while nobody else may. Raises `BlockingIOError`, `FileNotFoundError`."""
+    file = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return _taken_out(path, tenant)
+    finally:
+        os.close(file)
 
 
 def _taken_out(path: Path, tenant: str) -> int:
