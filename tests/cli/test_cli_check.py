@@ -103,7 +103,9 @@ def test_the_schema_is_json_and_knows_every_section(capsys: pytest.CaptureFixtur
     assert run(["schema"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["$schema"] == "https://json-schema.org/draft/2020-12/schema"
-    assert list(found["properties"]) == ["server", "ledger", "usage", "log", "classes", "tenants", "models", "pools", "spill"]
+    assert list(found["properties"]) == [
+        "server", "ledger", "usage", "log", "telemetry", "classes", "tenants", "models", "pools", "spill",
+    ]  # fmt: skip
 
 
 def test_C1_a_tokenizer_that_cannot_be_used_is_told(file: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -77,7 +77,7 @@ def written_down(front: Gateway) -> None:
 
 def comes_back_once(front: Gateway, upstream: Engine, session: str, spent_tokens: int) -> None:
     """What ran is charged until it is proved stopped; then the session has what was not spent, gives it back, and not again."""
-    until(lambda: upstream.inside() == 0 and shown(front)[0]["running_tokens"] == 0, 2 * LEASE_S + 10.0)
+    until(lambda: upstream.inside() == 0 and len(front.get("/admin/ledger").json()["records"]) == 0, 2 * LEASE_S + 10.0)
     (after,) = shown(front)
     assert after["spent_tokens"] > spent_tokens, "the one that was killed had begun to answer"
     assert held(front) == after["unspent_tokens"] == TOKENS - after["spent_tokens"]
@@ -103,7 +103,9 @@ def test_B14_killed_over_a_file_the_next_process_finds_the_session(tmp_path: Pat
             front.send(signal.SIGKILL)
             front.ended()
         with started(tmp_path, upstream, ledger) as front:
-            assert (held(front), shown(front), front.audit()) == (0, [], []), "and not after another kill"
+            assert shown(front) == [], "nor is it there again after another kill"
+            until(lambda: held(front) == 0, 2 * LEASE_S + 10.0)  # the last call may not have been seen to end
+            assert front.audit() == []
 
 
 @pytest.mark.skipif(bool(servers.why_not()), reason=servers.why_not())

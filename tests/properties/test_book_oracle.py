@@ -262,6 +262,8 @@ QUICK = settings(
     derandomize=True,
     suppress_health_check=list(HealthCheck),
 )
+OF_SESSIONS = (planted.ReturnsAgain,)
+"""Seen by the suite of stores and by the checker of histories: this machine opens no sessions."""
 SEARCH = settings(QUICK, max_examples=2_000, report_multiple_bugs=False, print_blob=False, phases=[Phase.generate])
 """Until the bug is found, and no longer: what the shortest history would be is of no interest here."""
 
@@ -270,7 +272,7 @@ def test_A4_book_agrees_with_the_oracle_and_the_engine() -> None:
     run_state_machine_as_test(machine(Book), settings=QUICK)
 
 
-@pytest.mark.parametrize("bug", planted.PLANTED, ids=lambda bug: bug.__name__)
+@pytest.mark.parametrize("bug", [bug for bug in planted.PLANTED if bug not in OF_SESSIONS], ids=lambda bug: bug.__name__)
 def test_planted_bug_is_seen_by_the_witnesses(bug: type[Book]) -> None:
     with pytest.raises(AssertionError):
         run_state_machine_as_test(machine(bug), settings=SEARCH)

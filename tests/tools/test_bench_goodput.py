@@ -23,6 +23,7 @@ KEYS = {
     "attempts",
     "wasted_ratio",
     "false_refusal_ratio",
+    "false_refusal_unpreempting_ratio",
     "late_ratio",
     "reserved_over_used",
     "preemptions_per_1000",
