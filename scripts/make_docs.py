@@ -195,8 +195,8 @@ def metrics_page() -> str:
 def configuration_page() -> str:
     return page(
         "# Configuration",
-        "Every key of `headworks.yaml`, from [config.example.yaml](config.example.yaml). `headworks check FILE` names every problem of "
-        "yours with its line, or says what will be enforced; `headworks schema` prints a JSON Schema for editors.",
+        "Every key of `headworks.yaml`, from [config.example.yaml](config.example.yaml). `headworks check FILE` names every "
+        "problem of yours with its line, or says what will be enforced; `headworks schema` prints a JSON Schema for editors.",
         f"```yaml\n{(ROOT / 'docs' / 'config.example.yaml').read_text().rstrip()}\n```",
         "## Accepted and without effect in this version",
         table(["key", "what this version does"], [(f"`{entry.key}`", entry.instead) for entry in NOT_YET_IN_FORCE]),

@@ -101,6 +101,15 @@ def test_a_page_of_the_site_links_to_nothing_outside_of_it(page: str) -> None:
     assert outside == []
 
 
+def test_the_threat_model_names_tests_that_exist() -> None:
+    page = (DOCS / "threat-model.md").read_text()
+    tests = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("*.py"))
+    named = re.findall(r"`(test_\w+)`", page)
+    assert len(named) > 25
+    assert [name for name in named if f"def {name}(" not in tests] == []
+    assert [path for path in re.findall(r"`(tests/[\w./]+)`", page) if not (ROOT / path).exists()] == []
+
+
 # YAML
 
 
