@@ -9,6 +9,7 @@ from pathlib import Path
 import fields_page
 import make_boards
 
+from headworks.config.schema import NOT_YET_IN_FORCE
 from headworks.core import book_table, life
 from headworks.core.reasons import REASONS, Reason
 from headworks.gateway.headers_table import READ, WRITTEN
@@ -58,6 +59,7 @@ def main() -> int:
         "docs/headers.md": headers_page(),
         "docs/metrics.md": metrics_page(),
         "docs/fields.md": page(*fields_page.parts(table)),
+        "docs/configuration.md": configuration_page(),
         **{f"dashboards/{name}": text for name, text in make_boards.pages().items()},
     }
     stale = [name for name, text in pages.items() if _now(name) != text]
@@ -187,6 +189,17 @@ def metrics_page() -> str:
         table(["label", "values"], [(f"`{name}`", _values(name, values)) for name, values in CLOSED.items()]),
         "## Names that are kept and not exposed yet",
         "Nothing in this version measures them: " + ", ".join(f"`{name}`" for name in later) + ".",
+    )
+
+
+def configuration_page() -> str:
+    return page(
+        "# Configuration",
+        "Every key of `headworks.yaml`, from [config.example.yaml](config.example.yaml). `headworks check FILE` names every "
+        "problem of yours with its line, or says what will be enforced; `headworks schema` prints a JSON Schema for editors.",
+        f"```yaml\n{(ROOT / 'docs' / 'config.example.yaml').read_text().rstrip()}\n```",
+        "## Accepted and without effect in this version",
+        table(["key", "what this version does"], [(f"`{entry.key}`", entry.instead) for entry in NOT_YET_IN_FORCE]),
     )
 
 
