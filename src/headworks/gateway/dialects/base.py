@@ -135,12 +135,19 @@ def read(route: Route[AskedFields], body: bytes) -> tuple[AskedFields, Raws, byt
 AT = " - at `$"
 OF_A_KEY = " - at `key` in `$"
 """How the decoder names the place of a fault, and of one in the keys of an object."""
+QUOTES = ("Invalid value ", "Invalid enum value ")
+"""Where it says what came, which may be a piece of a prompt and any length, and is not said again: neither in an answer nor in
+what becomes of it in somebody's log."""
 
 
 def _translated(text: str) -> Unacceptable:
     """The decoder's complaint with the path written as a client would write it."""
     is_key = OF_A_KEY in text
-    what, _, where = text.replace(OF_A_KEY, AT, 1).partition(AT)
+    # The last one: a name or a value of the client's, which stands before it, may look like another.
+    what, at, where = text.replace(OF_A_KEY, AT).rpartition(AT)
+    what, where = (what, where) if at else (text, "")
+    if what.startswith(QUOTES):
+        what = "Invalid value"
     what = f"one of its keys: {what}" if is_key else what
     path = where.rstrip("`").removeprefix(".")
     if what.startswith("Object contains unknown field `"):
