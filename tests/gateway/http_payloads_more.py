@@ -112,7 +112,6 @@ SIZES = (
 )
 TARGETS = (
     *(
-        b"/./models",
         b"/models/.",
         b"/models/..",
         b"/a/../models",
