@@ -135,7 +135,9 @@ class Port:
 
 
 @contextlib.asynccontextmanager
-async def port(handler: Any = echo, *, listen: dict[str, Any] | None = None, **limits: Any) -> AsyncIterator[Port]:
+async def port(
+    handler: Any = echo, *, listen: dict[str, Any] | None = None, error_body: Any = error_body, **limits: Any
+) -> AsyncIterator[Port]:
     faults: list[BaseException] = []
     server = Server(
         handler,

@@ -116,3 +116,19 @@ def test_H3_a_field_given_twice_is_refused_where_its_value_is_a_key_elsewhere(pa
     body = b'{"model":"m","user":"x","metadata":{%b:"v"},"user":%b,%b}' % (long, long, needed)
     fault = DIALECTS[path].parse(body, LIMITS)
     assert isinstance(fault, Fault) and fault.subject == "The body names a field twice."
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "subject"),
+    [
+        ("/v1/messages", {"messages": [{"role": "my secret", "content": "x"}]}, "messages[0].role: Invalid value."),
+        ("/v1/messages", {"messages": [{"role": "a - at `$.host`", "content": "x"}]}, "messages[0].role: Invalid value."),
+        ("/v1/responses", {"input": [{"role": "my secret" * 9_000, "content": "x"}]}, "input[0].role: Invalid value."),
+        ("/v1/responses", {"tool_choice": {"type": "my secret", "name": "f"}}, None),
+    ],
+)
+def test_I37_a_value_that_is_refused_is_not_said_again(path: str, fields: dict[str, Any], subject: str | None) -> None:
+    """It may be a piece of a prompt: an error ends in logs of proxies and clients."""
+    fault = refused(path, **fields)
+    assert "secret" not in fault.subject
+    assert subject is None or fault.subject == subject

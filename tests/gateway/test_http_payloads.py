@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from http_payloads_more import REFUSED_MORE, TAKEN_MORE
 from http_port import LOOPS, chunked, get, port, post, run
 
 PLAIN = b"POST /echo HTTP/1.1\r\nHost: edge\r\nContent-Type: application/json\r\n"
@@ -201,12 +202,14 @@ REFUSED = {
     "one byte after a body": (400, post() + b"G"),
     "empty line after a body": (400, post() + b"\r\n"),
 }
+TAKEN |= TAKEN_MORE
+REFUSED |= REFUSED_MORE
 CODES = {404: "not_found", 413: "body_too_large"}
 
 
 def test_H3_no_payload_stands_twice() -> None:
     payloads = [*TAKEN.values(), *(payload for _, payload in REFUSED.values())]
-    assert len(set(payloads)) == len(payloads) == 162
+    assert len(set(payloads)) == len(payloads) == 440
 
 
 @pytest.mark.parametrize("loop", LOOPS)

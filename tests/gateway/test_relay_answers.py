@@ -74,6 +74,17 @@ def test_E1_stream_answered_whole_passes_whole() -> None:
     assert (scene.client.end, scene.heard.said) == ("whole", ["first byte", "stopped", "over"])
 
 
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize(
+    "body", [b"", b"<!doctype html><title>login</title>", json.dumps(ANSWER).encode()[:-9], b'{"a":' * 50_000]
+)
+def test_E1_a_success_that_is_no_json_is_no_end_of_what_was_asked_for(body: bytes, stream: bool) -> None:
+    """A page of a proxy, or half an answer: its client is told so, and whether it still runs is for others to prove."""
+    scene = Scene(stream=stream).plays(body, headers=[(b"content-type", b"text/html")])
+    assert (scene.client.status, scene.heard.said[-2:]) == (502, ["lost", "over"])
+    assert b"html" not in scene.client.body
+
+
 def test_H3_whole_answer_is_bounded() -> None:
     scene = Scene(stream=False).plays(end=False, headers=JSON)
     block = bytes(8_388_608)

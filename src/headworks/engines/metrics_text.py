@@ -13,6 +13,9 @@ from collections.abc import Iterator
 _SERIES = re.compile(rb'(?:\{((?:[^"}\n]|"(?:[^"\\\n]|\\.)*")*)\})?[ \t]+([^ \t\n]+)')
 _LABEL = re.compile(rb'([a-zA-Z_][a-zA-Z0-9_]*)[ \t]*=[ \t]*"((?:[^"\\]|\\.)*)"')
 _ESCAPE = re.compile(rb"\\(.)")
+SAMPLE_MAX = 2.0**53
+"""Every series that is read here counts something. What is negative, beyond this, infinite or NaN is no count: it is as if it
+were not there, and what rests on it is not proved."""
 
 
 def series(page: bytes, name: bytes) -> Iterator[tuple[dict[str, str], float]]:
@@ -24,7 +27,8 @@ def series(page: bytes, name: bytes) -> Iterator[tuple[dict[str, str], float]]:
                 sample = float(found[2])
             except ValueError:
                 continue
-            yield labels(found[1] or b""), sample
+            if 0 <= sample <= SAMPLE_MAX:
+                yield labels(found[1] or b""), sample
 
 
 def _ends(page: bytes, name: bytes) -> Iterator[int]:

@@ -27,6 +27,12 @@ _LF, _CRLF = b"\n\n", b"\r\n\r\n"
 _FRAME_END = b"\n\n\r\n"
 _UNFINISHED = b'"finish_reason":null'
 ABORTED = "abort"
+UNREADABLE = "unreadable"
+NO_PROOF = {
+    ABORTED: "the engine says it aborted, which is no proof that it did",
+    UNREADABLE: "what came is no JSON: somebody else's page, or a part of an answer",
+}
+"""How an answer in one piece may end without an end of what was asked for (E1), and why it is none."""
 
 
 class EventStream:
@@ -178,11 +184,13 @@ class EventStream:
 
 
 def read_answer(body: bytes) -> tuple[str, WireUsage | None]:
-    """How a whole answer ended, and what was used; one of no form we know has ended, and says nothing."""
+    """How a whole answer ended, and what was used; one of no form we know has ended, and says nothing, if it is JSON at all."""
     try:
         answer = decode_piece(body)
-    except (msgspec.DecodeError, RecursionError):
+    except msgspec.ValidationError:
         return "stop", None
+    except (msgspec.DecodeError, RecursionError):
+        return UNREADABLE, None
     reason = "stop"
     for choice in reversed(answer.choices):
         reason = choice.finish_reason or "stop"

@@ -20,7 +20,7 @@ from headworks.gateway.dialects.typed_stream import Speech, TypedStream, read_wh
 from headworks.gateway.endings import length_ending
 from headworks.gateway.engine_words import WireUsage
 from headworks.gateway.event_rate import EventRate
-from headworks.gateway.event_stream import ABORTED, EventStream, error_status, read_answer
+from headworks.gateway.event_stream import NO_PROOF, EventStream, error_status, read_answer
 from headworks.gateway.follower import Follower
 from headworks.gateway.outlet import ANSWER_BYTES_MAX, Outlet
 from headworks.gateway.reply import hint_s
@@ -328,8 +328,8 @@ class Relay:
     def _end_success(self, body: bytes) -> None:
         """A complete answer that was not a stream of events."""
         reason, usage = read_answer(body) if self._speech is None else read_whole(self._speech, body)
-        if reason == ABORTED:
-            self._lost("the engine says it aborted, which is no proof that it did")
+        if reason in NO_PROOF:
+            self._lost(NO_PROOF[reason])
             return
         self._audience.respond(self._status, self._headers, body)
         self._stopped(reason, usage, None)

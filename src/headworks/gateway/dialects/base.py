@@ -19,9 +19,9 @@ from typing import Generic, NamedTuple, TypeAlias, TypeVar
 import msgspec
 
 from headworks.config.settings import PartPrices
+from headworks.gateway.dialects.complaints import translated
 from headworks.gateway.dialects.fields import (
     ASSEMBLED_EXACTLY,
-    FAULT_TEXT_MAX,
     TOKENS_RANGE_MAX,
     Fault,
     SharedFields,
@@ -114,7 +114,7 @@ def read(route: Route[AskedFields], body: bytes) -> tuple[AskedFields, Raws, byt
     except RecursionError as error:
         raise invalid("The body is nested too deeply.") from error
     except msgspec.ValidationError as error:
-        raise _translated(str(error)) from error
+        raise translated(str(error)) from error
     except msgspec.DecodeError as error:
         raise invalid(f"The body is not JSON: {error}.") from error
     keys = route.keys
@@ -130,34 +130,6 @@ def read(route: Route[AskedFields], body: bytes) -> tuple[AskedFields, Raws, byt
     if len(body) != compact_bytes + len(forwarded):
         _refuse_repeated(route, body, raws)
     return asked, raws, forwarded
-
-
-AT = " - at `$"
-OF_A_KEY = " - at `key` in `$"
-"""How the decoder names the place of a fault, and of one in the keys of an object."""
-
-
-def _translated(text: str) -> Unacceptable:
-    """The decoder's complaint with the path written as a client would write it."""
-    is_key = OF_A_KEY in text
-    what, _, where = text.replace(OF_A_KEY, AT, 1).partition(AT)
-    what = f"one of its keys: {what}" if is_key else what
-    path = where.rstrip("`").removeprefix(".")
-    if what.startswith("Object contains unknown field `"):
-        name = what[len("Object contains unknown field `") : -1]
-        return not_allowed(f"{path}.{name}" if path else name)
-    path = path[:FAULT_TEXT_MAX]
-    if what.startswith("Object missing required field `"):
-        name = what[len("Object missing required field `") : -1]
-        path = f"{path}.{name}" if path else name
-        return invalid(f"{path} is missing.", path)
-    if not path:
-        return invalid(f"The body is not a JSON object: {what}.")
-    if path.endswith("].type") and ".content" in path:
-        what += " (only text is accepted here)"
-    elif path.endswith(".source.type"):
-        what += " (only text is accepted here, and images whose data is in the body)"
-    return invalid(f"{path}: {what[:FAULT_TEXT_MAX]}.", path)
 
 
 def _refuse_repeated(route: Route[AskedFields], body: bytes, raws: dict[str, msgspec.Raw]) -> None:

@@ -12,7 +12,7 @@ from typing import Protocol
 import msgspec
 
 from headworks.gateway.engine_words import WireUsage
-from headworks.gateway.event_stream import EVENT_BYTES_MAX, EventStream, content_of, read_answer
+from headworks.gateway.event_stream import EVENT_BYTES_MAX, UNREADABLE, EventStream, content_of, read_answer
 from headworks.gateway.outlet import Outlet
 
 LENGTH = "length"
@@ -85,13 +85,15 @@ class Speech(Protocol):
 
 
 def read_whole(speech: Speech | None, body: bytes) -> tuple[str, WireUsage | None]:
-    """How a whole answer ended, and what was used; one of no form we know has ended, and says nothing."""
+    """How a whole answer ended, and what was used; see `read_answer`."""
     if speech is None:
         return read_answer(body)
     try:
         return speech.whole(body)
-    except (msgspec.DecodeError, RecursionError):
+    except msgspec.ValidationError:
         return "stop", None
+    except (msgspec.DecodeError, RecursionError):
+        return UNREADABLE, None
 
 
 def event_of(name: str, content: object) -> bytes:
