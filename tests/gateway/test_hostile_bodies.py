@@ -76,6 +76,8 @@ def test_H3_no_body_breaks_or_tells(
             all_bodies = bodies(seed, BODIES)
             await asyncio.gather(*(client(s, all_bodies[first::CLIENTS]) for first in range(CLIENTS)))
             await s.until(lambda: s.held("pool:llama") == 0, 10.0)
+            # The gate hears of sessions that ended in the ledger with its next look at it.
+            await s.until(lambda: s.app.snapshot()["pools"]["llama"]["tokens"] == 0, 10.0)
             await nothing_tells(s)
 
     run("uvloop", steps(), within_s=60.0)
