@@ -87,10 +87,16 @@ def test_B2_a_first_token_is_foreseen_behind_the_prompts_that_are_being_read() -
     bench.arrive(1_000, stream=True)
     for _ in range(3):
         bench.arrive(1_000, stream=True)
-    assert [decision.forecast.prefill_s for decision in bench.decisions()[-3:]] == pytest.approx([0.4, 0.6, 0.8], abs=0.005)
+    # In tokens as at the beginning of a prompt (core/unread.py) 500 are 503, 1,000 are 1,012 and 2,000 are 2,050: so the line
+    # through what was seen takes 0.1965 ms for each, and 1.2 ms besides.
+    seen_s = [decision.forecast.prefill_s for decision in bench.decisions()[-3:]]
+    assert seen_s == pytest.approx([0.3988, 0.5976, 0.7965], abs=0.001)
     bench.arrive(2_000, stream=True)
     refused = bench.refusal()
-    assert (refused.reason, refused.forecast.ttft_s) == ("queue_delay_exceeded", pytest.approx(1.2, abs=0.015))
+    assert (refused.reason, refused.forecast.ttft_s) == (
+        "queue_delay_exceeded",
+        pytest.approx(1.199, abs=0.001),
+    )
 
 
 def test_B2_a_wait_past_the_horizon_is_not_retryable() -> None:
