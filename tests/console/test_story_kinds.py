@@ -103,6 +103,15 @@ def test_K05_limits_over_time(
     assert [words for words in said if words not in told] == [], told
 
 
+def test_F2_only_who_was_in_a_queue_is_said_to_have_waited() -> None:
+    """On a starved machine the turn a request comes in can take long; that is nobody's queue."""
+    row = verdict("tenant", "tenant:acme", 2, 1, "requests", "tenant_capacity_exceeded")
+    at_arrival = decided("refuse", "tenant_capacity_exceeded", row, retry_after_s=1.0, waited_s=0.7)
+    assert "it was refused at once: tenant acme would have 2" in "\n".join(story([at_arrival]))
+    later = decided("refuse", "queue_timeout", row, retry_after_s=1.0, waited_s=0.7, at_arrival=False)
+    assert "it was refused after waiting 0.700 s: " in "\n".join(story([decided("queue", "", row), later]))
+
+
 def test_D1_what_is_kept_for_others_is_said_to_be() -> None:
     row = verdict("fairness", "pool:llama", 13, 12, "requests beside what is kept", "queue_timeout")
     told = "\n".join(story([decided("queue", "", row, position=3)]))

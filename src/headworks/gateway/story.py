@@ -98,7 +98,9 @@ def _asked(record: Line, route: str) -> str:
 
 def _decision(utc: str, record: Line, observed: bool, others: int) -> Iterator[str]:
     """`observed`: what was decided was only written down, and the request ran. `others`: how many waited already."""
-    waited = f"after waiting {_seconds(record['waited_s'])}" if record["waited_s"] >= AT_ONCE_S else "at once"
+    # The first decision about an arrival is made in the turn it came in: what that took is the machine's time, nobody waited.
+    at_once = record["at_arrival"] or record["waited_s"] < AT_ONCE_S
+    waited = "at once" if at_once else f"after waiting {_seconds(record['waited_s'])}"
     if record["outcome"] == "refuse":
         refused = "would have been refused, had anything been enforced" if observed else f"was refused {waited}"
         yield f"{_time(utc)} it {refused}: {_because(record)} ({record['reason']})."
