@@ -34,7 +34,7 @@ FILE_LINES_MAX = 400
 FUNCTION_LINES_MAX = 60
 FUNCTION_LINES_MEDIAN_MAX = 10
 CORE_LINES_MAX = 16_547
-PUBLIC_PORT_LINES_MAX = 1_627
+PUBLIC_PORT_LINES_MAX = 1_623
 """May only shrink: a port that can be read in one sitting would have 1,200."""
 LONG_FILES = {
     "tests/engines/test_fake_engine.py": 578,

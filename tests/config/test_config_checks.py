@@ -16,6 +16,15 @@ REPLICA = '{url: "http://127.0.0.1:8000", engine: vllm}'
 
 RELATIONS = [
     (
+        "server: {listen: '127.0.0.1:9002', grpc: '127.0.0.1:9002'}",
+        "server.grpc: 127.0.0.1:9002 is also server.listen; choose another port",
+    ),
+    (
+        "server: {grpc: '127.0.0.1:9002'}\nspill: {cloud: {url: 'https://api.example', model: m,"
+        " price_per_mtoken: {prompt: 1, output: 1}, money_per_day_max: 1}}\nclasses: {bulk: {on_pressure: [spill: cloud]}}",
+        "server.grpc: what comes through Envoy goes to an engine of ours or nowhere: leave spill or server.grpc out",
+    ),
+    (
         "classes: {interactive: {timeouts: {gateway_s: 60}}}",
         "classes.interactive.timeouts.gateway_s: gateway_s is 60; it must be less than client_s, which is 60:"
         " the client has to hear the answer while it still listens",
@@ -226,6 +235,7 @@ EXPOSURE = [
         TWO_KEYS,
         "10.0.0.1:8081 can be reached from other machines, without an admin_key",
     ),
+    ("grpc: '10.0.0.1:9002'", TWO_KEYS, "10.0.0.1:9002 can be reached from other machines, without TLS"),
 ]
 
 
@@ -269,6 +279,13 @@ def test_warnings_do_not_stop_a_file() -> None:
     assert "h.yaml:2: tenants.a.keys: no key stands here; unless one is stored (headworks keys add), nobody can ask" in text
     assert "h.yaml:3: tenants.b.keys[0]: the key in SHORT has fewer than 20 characters and can be guessed" in text
     assert "h.yaml:4: models.z: no pool serves z" in text
+
+
+def test_H5_an_engine_that_proves_nothing_behind_envoy_is_warned_about() -> None:
+    pools = "pools: {p: {replicas: [{url: 'http://h:1', engine: openai}]}}"
+    warnings = [str(one) for one in read("server: {grpc: '127.0.0.1:9002'}\n" + pools).warnings]
+    assert [one for one in warnings if "cannot prove that it stopped" in one and "server.grpc" in one]
+    assert len(warnings) == len(read(pools).warnings) + 1
 
 
 def test_D4_a_pool_that_takes_no_work_is_warned_about() -> None:

@@ -96,10 +96,10 @@ def test_E6_failed_connect_lets_the_name_be_resolved_anew() -> None:
         async with Server(answer_all) as server:
             endpoint = Endpoint(server.url.replace("127.0.0.1", "localhost"))
             await endpoint.connect(asyncio.Protocol)
-            assert endpoint._pinned is not None
+            assert endpoint.pinned is not None
             server._server.close()
             with pytest.raises(OSError):
                 await endpoint.connect(asyncio.Protocol)
-            assert endpoint._pinned is None
+            assert endpoint.pinned is None
 
     run_on("asyncio", test())

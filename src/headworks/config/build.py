@@ -295,6 +295,7 @@ def settings(config: Config, environment: Mapping[str, str], worker: int = 1) ->
         is_anonymous=not config.tenants,
         decision_log=DecisionLogSettings(config.log.decisions, config.log.rotate_bytes, config.log.keep_days),
         workers=server.workers,
+        grpc=None if server.grpc is None else address(server.grpc),
         when_lost=config.ledger.when_lost,
         keys_secret=_secret(config.ledger.keys_secret, environment),
         usage=UsageSettings(config.usage.path, config.usage.keep_days),

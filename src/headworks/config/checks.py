@@ -207,6 +207,23 @@ def _listeners(config: Config) -> Iterator[Finding]:
         yield Finding((("server", "admin"), ("server", "workers")), text)
 
 
+def _envoy(config: Config) -> Iterator[Finding]:
+    """What cannot be had where Envoy carries requests to engines."""
+    here, server = ("server", "grpc"), config.server
+    if server.grpc is None:
+        return
+    for other in ("listen", "admin"):
+        if address(server.grpc).port and server.grpc == getattr(server, other):
+            yield Finding((here, ("server", other)), f"{server.grpc} is also server.{other}; choose another port")
+    if config.spill:
+        text = "what comes through Envoy goes to an engine of ours or nowhere: leave spill or server.grpc out"
+        yield Finding((here, ("spill",)), text)
+    for name, pool in config.pools.items():
+        if any(replica.engine == "openai" for replica in pool.replicas):
+            text = f"Envoy drops what its client has left, and an engine of kind openai in {name} cannot prove that it stopped"
+            yield Finding((here, ("pools", name, "replicas")), text, is_warning=True)
+
+
 def plain_beside_speculative(config: Config) -> bool:
     """Whether some pool has replicas of both kinds."""
     kinds = [[replica.speculative for replica in pool.replicas] for pool in config.pools.values()]
@@ -231,6 +248,7 @@ CHECKS: tuple[Callable[[Config], Iterator[Finding]], ...] = (
     _tenants,
     _reserves,
     _listeners,
+    _envoy,
     _spills,
 )
 
@@ -315,8 +333,10 @@ def references(config: Config) -> Iterator[tuple[Path, str]]:
 def _exposure(config: Config, around: Surroundings) -> Iterator[Finding]:
     """H1: off loopback only with TLS and keys, unless told."""
     server = config.server
+    grpc = [("grpc", server.grpc, bool(config.tenants), "tenants with keys", ("tenants",))] if server.grpc else []
     ports = (
         ("listen", server.listen, bool(config.tenants), "tenants with keys", ("tenants",)),
+        *grpc,
         ("admin", server.admin, server.admin_key is not None, "an admin_key", ("server", "admin_key")),
     )
     for name, text, has_keys, keys, keys_path in ports:

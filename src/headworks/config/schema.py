@@ -74,6 +74,7 @@ class Server(Section):
     listen: ListenAddress = Field("127.0.0.1:8080", description="Where clients connect.")
     admin: ListenAddress = Field("127.0.0.1:8081", description="/livez /readyz /metrics /admin/*.")
     admin_key: SecretReference | None = Field(None, description="env:NAME; the credential of /admin/*.")
+    grpc: ListenAddress | None = Field(None, description="Where Envoy and KEDA ask over gRPC (extra: envoy); null: nowhere.")
     mode: Mode = Field("enforce", description="observe: decide and record, refuse nothing.")
     workers: Annotated[int, Field(ge=1, le=WORKERS_MAX)] = Field(1, description="Gateway processes.")
     tls: Tls | None = Field(None, description="Certificate and key of both ports.")

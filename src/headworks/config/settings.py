@@ -143,5 +143,7 @@ class Settings:
     """What stored keys are hashed under, if the operator gives it."""
     tokenizers: dict[str, str] = field(default_factory=dict)
     """Model → the file that counts its prompts."""
+    grpc: Address | None = None
+    """Where Envoy and KEDA ask; None: nowhere."""
     parts: dict[str, PartPrices] = field(default_factory=dict)
     """Model → what images and audio take of its prompts."""

@@ -90,6 +90,16 @@ class Upstream(Protocol):
         ...
 
 
+class Carrier(Protocol):
+    """Whoever carries an execution to its engine in our place: a proxy that asks us where a request may go."""
+
+    def carry(
+        self, address: tuple[str, int] | None, head: bytes, body: bytes, send_before_s: float, listener: Listener
+    ) -> Upstream:
+        """Have this request sent there, once; the listener hears what comes of it. None: nobody knows where now."""
+        ...
+
+
 class Engine(Protocol):
     """Run, stop, prove it stopped."""
 
@@ -98,11 +108,18 @@ class Engine(Protocol):
     """The levels this adapter can give, best first."""
 
     def run(
-        self, execution: str, path: str, body: bytes, send_before_s: float, listener: Listener, lines: bytes = b""
+        self,
+        execution: str,
+        path: str,
+        body: bytes,
+        send_before_s: float,
+        listener: Listener,
+        lines: bytes = b"",
+        carrier: Carrier | None = None,
     ) -> Upstream:
         """Send one request on one connection, once. Reads the clock as the last thing before the write.
 
-        `lines`: header lines beside ours, whole, each with its end: those of its trace.
+        `lines`: header lines beside ours, whole, each with its end: those of its trace. `carrier`: who sends it in our place.
         """
         ...
 

@@ -35,7 +35,8 @@ class Endpoint:
         self._host = parts.hostname
         self._port = parts.port or (443 if self.tls else 80)
         self._path_before = parts.path.rstrip("/")
-        self._pinned: tuple[str, int] | None = None
+        self.pinned: tuple[str, int] | None = None
+        """Where it answered, for as long as it can be reached there."""
         self._pinning = asyncio.Lock()
         host = f"[{self._host}]" if ":" in self._host else self._host
         self._always = f"Host: {host}:{self._port}\r\n"
@@ -54,16 +55,16 @@ class Endpoint:
 
     async def connect(self, protocol: Callable[[], asyncio.Protocol]) -> None:
         """Open one connection to the pinned address, or to the first that answers. Raises OSError."""
-        if self._pinned is None:
+        if self.pinned is None:
             # One at a time, so that connections opened together do not pin two engines.
             async with self._pinning:
-                if self._pinned is None:
-                    self._pinned = await self._connect_to_first(protocol)
+                if self.pinned is None:
+                    self.pinned = await self._connect_to_first(protocol)
                     return
         try:
-            await self._connect_to(self._pinned, protocol)
+            await self._connect_to(self.pinned, protocol)
         except (OSError, asyncio.CancelledError):
-            self._pinned = None
+            self.pinned = None
             raise
 
     async def _connect_to_first(self, protocol: Callable[[], asyncio.Protocol]) -> tuple[str, int]:

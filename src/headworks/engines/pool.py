@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable
 from typing import cast
 
-from headworks.engines.base import Listener, Passage
+from headworks.engines.base import Carrier, Listener, Passage, Upstream
 from headworks.engines.call import Call
 from headworks.engines.endpoint import Endpoint
 from headworks.engines.outbox import Outbox
@@ -62,6 +62,14 @@ class Pool:
         self._connecting: set[asyncio.Task[None]] = set()
         self._sweep_timer: asyncio.TimerHandle | None = None
         self._closed = False
+
+    def hand_over(
+        self, head: bytes, body: bytes, send_before_s: float, listener: Listener, carrier: Carrier | None
+    ) -> Upstream:
+        """To whoever carries it to the address that this pool's connections have, or as `send` does."""
+        if carrier is not None:
+            return carrier.carry(self.endpoint.pinned, head, body, send_before_s, listener)
+        return self.send(head, body, send_before_s, listener)
 
     def send(self, head: bytes, body: bytes, send_before_s: float, listener: Listener) -> Call:
         """Write one request when this turn is over, or as soon as there is a connection; the listener hears everything else."""

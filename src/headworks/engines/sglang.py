@@ -21,7 +21,7 @@ from collections.abc import Callable
 import msgspec
 
 from headworks.core.types import Capacity, ReplicaSample
-from headworks.engines.base import EngineError, Listener, Upstream
+from headworks.engines.base import Carrier, EngineError, Listener, Upstream
 from headworks.engines.call import Call
 from headworks.engines.endpoint import Endpoint
 from headworks.engines.look import look_at_json, look_at_models, look_at_routes
@@ -54,12 +54,20 @@ class SglangEngine:
         self._looks = Pool(self._endpoint, clock_s)
 
     def run(
-        self, execution: str, path: str, body: bytes, send_before_s: float, listener: Listener, lines: bytes = b""
+        self,
+        execution: str,
+        path: str,
+        body: bytes,
+        send_before_s: float,
+        listener: Listener,
+        lines: bytes = b"",
+        carrier: Carrier | None = None,
     ) -> Upstream:
         """See `Engine.run`. The body is ours, and no client's field of that name passes into it."""
         assert body.startswith(b"{"), "a request is an object"
         named = b'{"rid":"%b"%b%b' % (execution.encode(), b"" if body == b"{}" else b",", body[1:])
-        call = self._executions.send(self._endpoint.post(execution, path, named, lines), named, send_before_s, listener)
+        head = self._endpoint.post(execution, path, named, lines)
+        call = self._executions.hand_over(head, named, send_before_s, listener, carrier)
         return _Named(execution, call, self)
 
     def abort_by_name(self, execution: str) -> None:
@@ -150,7 +158,7 @@ class _Named:
 
     __slots__ = ("_aborted", "_call", "_engine", "_execution")
 
-    def __init__(self, execution: str, call: Call, engine: SglangEngine) -> None:
+    def __init__(self, execution: str, call: Upstream, engine: SglangEngine) -> None:
         self._execution = execution
         self._call = call
         self._engine = engine
@@ -161,8 +169,9 @@ class _Named:
         if self._aborted:
             return
         self._aborted = True
-        written = self._call.connection is not None
-        self._call.abort()
+        call = self._call
+        written = not isinstance(call, Call) or call.connection is not None
+        call.abort()
         if written:
             self._engine.abort_by_name(self._execution)
 

@@ -22,7 +22,7 @@ from headworks.core.policy import Policy
 from headworks.core.types import Charge, Owner, RequestKey
 from headworks.engines.base import Engine
 from headworks.engines.outbox import Outbox
-from headworks.gateway import clock, inherited, parts, stores
+from headworks.gateway import clock, grpc_port, inherited, parts, stores
 from headworks.gateway.accounts import WORKER, Accounts, Records
 from headworks.gateway.admin import admin_app
 from headworks.gateway.admin_server import admin_server, admin_socket, with_options
@@ -124,6 +124,9 @@ class App:
         self.proxy = self._proxy(boot)
         self.certificates = None if settings.tls is None else Certificates(settings.tls)
         self.server = parts.server(self.proxy.serve, settings, methods, self.certificates, outbox)
+        self.grpc = grpc_port.opened(
+            settings, self.proxy.serve, lambda handler: parts.unheard_server(handler, settings, methods, outbox), self.obstacles
+        )
         self._admin = admin_server(self._admin_app(), None if self.certificates is None else self.certificates.context)
 
     def _proxy(self, boot: str) -> Proxy:
@@ -171,6 +174,8 @@ class App:
         if public:
             await self._ready(READY_S_MAX)
         self.address = await self._listen(public)
+        if self.grpc is not None:
+            await self.grpc.start()
         collect_rarely()
 
     async def _ready(self, within_s: float) -> None:
@@ -201,6 +206,8 @@ class App:
             self.server.stop_accepting()
         await self.runner.drain(self.settings.drain_s)
         await self.server.close(1.0)
+        if self.grpc is not None:
+            await self.grpc.stop()
         await self.runner.close()
         self.guard.close()
         await self.key_watch.close()
@@ -367,7 +374,8 @@ class App:
         allow("replica", {*self.replicas.engines, *(one.name for pool in policy.pools.values() for one in pool.replicas)})
 
 
-ADDRESSES = ("listen", "admin", "tls", "ledger_url", "domain", "when_lost", "durability", "decision_log", "usage", "telemetry")
+PORTS = ("listen", "admin", "grpc", "tls")
+ADDRESSES = (*PORTS, "ledger_url", "domain", "when_lost", "durability", "decision_log", "usage", "telemetry")
 SECRETS = ("admin_key", "keys_secret")
 REMEMBERED = ("remember_s", "replay_bytes_max", "replay_total_bytes_max")
 """Settings of what is kept for a repeated key."""

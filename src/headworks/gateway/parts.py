@@ -6,6 +6,7 @@ import logging
 import os
 import resource
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from socket import gethostname
 
@@ -61,6 +62,22 @@ def server(
         error_body=_http_error,
         on_fault=_log_fault,
         let_in=let_in,
+        outbox=outbox,
+    )
+
+
+def unheard_server(
+    handler: Handler, settings: Settings, allowed: Callable[[str], tuple[str, ...] | None], outbox: Outbox
+) -> Server:
+    """An edge that listens nowhere: connections are shown to it, all by one proxy, whoever they are from."""
+    limits = _edge_limits(settings)
+    return Server(
+        handler,
+        replace(limits, connections_per_address_max=limits.connections_max),
+        allowed=allowed,
+        clock_s=clock.now_s,
+        error_body=_http_error,
+        on_fault=_log_fault,
         outbox=outbox,
     )
 

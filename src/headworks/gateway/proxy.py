@@ -272,7 +272,7 @@ class Proxy:
 
     def relay(self, call: ProxyCall, engine: Engine, run: effects.Run) -> Follow:
         """Send one execution of this call and relay what comes back."""
-        execution, shared = run.execution, run.others is not None
+        execution, exchange, shared = run.execution, call.exchange, run.others is not None
         audience = call.audience
         keeps = call.equal is not None and run.variant is None and not shared
         if audience is None:
@@ -293,8 +293,7 @@ class Proxy:
             follow = Follow(self._runner, execution, call.idle_s)
         parsed = call.parsed if run.variant is None else variants.applied(call.parsed, run.variant)
         outlet: Outlet = audience
-        assembled = run.watch_tokens > 0 and not parsed.stream
-        speech = call.dialect.speech
+        assembled, speech = run.watch_tokens > 0 and not parsed.stream, call.dialect.speech
         if assembled:  # only of a stream can be seen how far it is
             outlet = Assembled(audience) if speech is None else speech.assembled(audience)
         relay = follow.relay = Relay(
@@ -312,7 +311,8 @@ class Proxy:
         )
         body = parsed.build(run.output_tokens_max, None, assembled)
         try:
-            relay.attach(engine.run(execution.id, call.exchange.path, body, run.send_before_s, relay, call.trace_lines))
+            way = engine.run(execution.id, exchange.path, body, run.send_before_s, relay, call.trace_lines, exchange.carrier)
+            relay.attach(way)
         except Exception as fault:  # nobody can say whether any of it went out
             self._runner.faulted(run, fault)
             relay.on_lost("a fault of ours")

@@ -14,15 +14,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from headworks.engines.base import Carrier
 from headworks.engines.outbox import Outgoing
-from headworks.gateway.http.answer import (
-    CHUNKED_LINES,
-    CLOSE_LINE,
-    KEEP_ALIVE_LINE,
-    LAST_CHUNK,
-    WITHOUT_LENGTH,
-    header_lines,
-)
+from headworks.gateway.http.answer import CHUNKED_LINES, CLOSE_LINE, KEEP_ALIVE_LINE, LAST_CHUNK, WITHOUT_LENGTH, header_lines
 from headworks.gateway.http.body import RequestBody
 from headworks.gateway.http.head import Head
 from headworks.gateway.http.limits import Headers
@@ -55,6 +49,8 @@ class Exchange:
     body_ready: bytes | None
     _body: RequestBody | None
     received_s: float
+    carrier: Carrier | None = None
+    """Whoever takes it to its engine in our place, where that is who asks (`gateway/envoy`)."""
     task: asyncio.Task[None] | None = None
     """Its handler, where that has to wait for something, until it has ended."""
     started: bool = False

@@ -1,0 +1,72 @@
+"""What is to be said on one gRPC stream, in order, and what happens when the other side takes it slowly."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+
+SLOW_BYTES = 262_144
+"""So much may wait before whoever writes is told to pause."""
+
+
+class Said:
+    """Written to by whoever has news, in the turn in which it comes; one task says it."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[tuple[Any, int]] = deque()
+        self._waiting_bytes = 0
+        self._news = asyncio.Event()
+        self._may_read = asyncio.Event()
+        self._may_read.set()
+        self._failure = ""
+        self._is_slow = False
+        self.slowed: Callable[[bool], None] = _nobody
+        """Is told when too much waits, and when it does not any more."""
+
+    def say(self, message: Any, size_bytes: int = 0) -> None:
+        """After what waits already."""
+        if self._failure:
+            return
+        self._waiting.append((message, size_bytes))
+        self._waiting_bytes += size_bytes
+        self._news.set()
+        if not self._is_slow and self._waiting_bytes > SLOW_BYTES:
+            self._is_slow = True
+            self.slowed(True)
+
+    def fail(self, why: str) -> None:
+        """End the stream with an error, after what waits."""
+        self._failure = self._failure or why
+        self._news.set()
+
+    def hold(self, held: bool) -> None:
+        """Whether what the other side says next is to wait."""
+        (self._may_read.clear if held else self._may_read.set)()
+
+    async def may_read(self) -> None:
+        """Until nobody holds it."""
+        if not self._may_read.is_set():
+            await self._may_read.wait()
+
+    async def say_all(self, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        """Says what there is, until it is cancelled or the stream fails."""
+        while True:
+            while self._waiting:
+                message, size_bytes = self._waiting.popleft()
+                await context.write(message)
+                self._waiting_bytes -= size_bytes
+                if self._is_slow and self._waiting_bytes <= SLOW_BYTES // 2:
+                    self._is_slow = False
+                    self.slowed(False)
+            if self._failure:
+                await context.abort(grpc.StatusCode.ABORTED, self._failure)
+            self._news.clear()
+            await self._news.wait()
+
+
+def _nobody(paused: bool) -> None:
+    """Until somebody writes here."""

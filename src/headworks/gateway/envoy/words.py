@@ -1,0 +1,109 @@
+"""What an endpoint picker says to Envoy, in Envoy's messages: with `picker.py` the only place that knows them.
+
+Field by field `envoy.service.ext_proc.v3`, and for the pick the Gateway API's endpoint-picker protocol 1.0: the header and, in
+the metadata namespace `envoy.lb`, the same again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from envoy.config.core.v3.base_pb2 import HeaderValue, HeaderValueOption
+from envoy.service.ext_proc.v3.external_processor_pb2 import (
+    BodyMutation,
+    BodyResponse,
+    CommonResponse,
+    HeaderMutation,
+    HeadersResponse,
+    ImmediateResponse,
+    ProcessingResponse,
+    StreamedBodyResponse,
+    TrailersResponse,
+)
+from envoy.type.v3.http_status_pb2 import HttpStatus
+from google.protobuf.struct_pb2 import Struct
+
+Message = Any
+"""Of protobuf, whose classes are made at run time."""
+Fields = list[tuple[bytes, bytes]]
+DESTINATION = "x-gateway-destination-endpoint"
+SUBSET_SPACE, SUBSET = "envoy.lb.subset_hint", "x-gateway-destination-endpoint-subset"
+LB_SPACE = "envoy.lb"
+PIECE_BYTES_MAX = 61_440
+"""Of a body in one message: Envoy buffers 64 KiB of a stream before it holds the sender up."""
+FULL_DUPLEX_STREAMED = 4
+_OVERWRITE = HeaderValueOption.OVERWRITE_IF_EXISTS_OR_ADD
+
+
+def fields_of(headers: Message) -> Fields:
+    """The fields of a head, as Envoy has them: names in lower case, pseudo headers among them."""
+    return [(one.key.encode(), one.raw_value or one.value.encode()) for one in headers.headers.headers]
+
+
+def subset_of(request: Message) -> frozenset[str] | None:
+    """The endpoints that a gateway allows; None: all."""
+    space = request.metadata_context.filter_metadata.get(SUBSET_SPACE)
+    hint = space.fields.get(SUBSET) if space is not None else None
+    if hint is None:
+        return None
+    listed = [one.string_value for one in hint.list_value.values] or hint.string_value.split(",")
+    return frozenset(one.strip() for one in listed if one.strip())
+
+
+def streams_both_ways(request: Message) -> bool:
+    """Whether the filter that asks is set up as the endpoint-picker protocol has it."""
+    modes = request.protocol_config
+    return modes.request_body_mode == modes.response_body_mode == FULL_DUPLEX_STREAMED and not request.observability_mode
+
+
+def picked(endpoint: str, fields: Fields, removed: Iterable[bytes]) -> Message:
+    """Send it there, with this head."""
+    where = Struct()
+    where.get_or_create_struct(LB_SPACE)[DESTINATION] = endpoint
+    mutation = _mutation([(DESTINATION.encode(), endpoint.encode()), *fields], removed)
+    common = CommonResponse(header_mutation=mutation, clear_route_cache=True)
+    return ProcessingResponse(request_headers=HeadersResponse(response=common), dynamic_metadata=where)
+
+
+def request_body(body: bytes, has_trailers: bool) -> Iterator[Message]:
+    """The body it is sent with, and its end."""
+    for start in range(0, max(1, len(body)), PIECE_BYTES_MAX):
+        is_last = start + PIECE_BYTES_MAX >= len(body)
+        piece = _piece(body[start : start + PIECE_BYTES_MAX], is_last and not has_trailers)
+        yield ProcessingResponse(request_body=piece)
+    if has_trailers:
+        yield ProcessingResponse(request_trailers=TrailersResponse())
+
+
+def answer_head(fields: Fields, removed: Iterable[bytes]) -> Message:
+    """The head that a client gets in place of the engine's."""
+    common = CommonResponse(header_mutation=_mutation(fields, removed))
+    return ProcessingResponse(response_headers=HeadersResponse(response=common))
+
+
+def answer_body(payload: bytes, is_last: bool, has_trailers: bool) -> Iterator[Message]:
+    """Some of what a client gets."""
+    if payload or not has_trailers:
+        yield ProcessingResponse(response_body=_piece(payload, is_last and not has_trailers))
+    if is_last and has_trailers:
+        yield ProcessingResponse(response_trailers=TrailersResponse())
+
+
+def answered(status: int, fields: Fields, body: bytes) -> Message:
+    """A whole answer, and no engine is asked."""
+    whole = ImmediateResponse(status=HttpStatus(code=status), headers=_mutation(fields, ()), body=body, details="headworks")
+    return ProcessingResponse(immediate_response=whole)
+
+
+def _piece(payload: bytes, is_last: bool) -> Message:
+    streamed = StreamedBodyResponse(body=payload, end_of_stream=is_last)
+    return BodyResponse(response=CommonResponse(body_mutation=BodyMutation(streamed_response=streamed)))
+
+
+def _mutation(fields: Fields, removed: Iterable[bytes]) -> Message:
+    options = [
+        HeaderValueOption(header=HeaderValue(key=name.decode("latin-1"), raw_value=value), append_action=_OVERWRITE)
+        for name, value in fields
+    ]
+    return HeaderMutation(set_headers=options, remove_headers=[name.decode("latin-1") for name in removed])
