@@ -183,5 +183,4 @@ NOT_YET_IN_FORCE: tuple[NotYet, ...] = (
     NotYet("tenants.*.mode", "server.mode alone decides", but=("enforce",)),
     NotYet("tenants.*.slo", "the class's promises hold"),
     NotYet("models.*.kv_bytes_per_token", "memory is counted in tokens"),
-    NotYet("pools.*.mirror", "nothing is copied"),
 )

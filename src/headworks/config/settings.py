@@ -99,6 +99,14 @@ class PartPrices:
 
 
 @dataclass(slots=True)
+class MirrorSettings:
+    """Where copies of a pool's requests go, and which share of them."""
+
+    pool: str
+    copied_ratio: float
+
+
+@dataclass(slots=True)
 class TelemetrySettings:
     """Where traces and metrics are sent. `otlp_url` None: nowhere."""
 
@@ -145,3 +153,5 @@ class Settings:
     """Model → the file that counts its prompts."""
     parts: dict[str, PartPrices] = field(default_factory=dict)
     """Model → what images and audio take of its prompts."""
+    mirrors: dict[str, MirrorSettings] = field(default_factory=dict)
+    """By the pool that is copied."""
