@@ -132,7 +132,7 @@ class Desk:
                 use = self.tenants[tenant] = TenantUse(TenantPolicy(tenant), self.policy.prices, self._utc_offset_s)
             lane = Lane(use, self.policy.class_of(service_class), self.pools[pool], self.policy)
             lane.cached_ratio = self._cached_ratios.get((tenant, service_class, pool), 0.0)
-            lane.cascade = self.cascades.of(pool, service_class)
+            lane.cascade = None if lane.observes else self.cascades.of(pool, service_class)
             self._lanes[tenant, service_class, pool] = lane
         return lane
 

@@ -74,7 +74,7 @@ class SecondTries:
         return life.lane.service_class.tries_again and life.lane.pool.retries.spend()
 
     def _in_time(self, life: Life, now_s: float) -> bool:
-        return now_s < life.start_by_s and not self._changes.closed(life.lane.pool, now_s)
+        return now_s < life.start_by_s and not self._changes.closed(life.lane.pool, now_s, life.lane.observes)
 
     def _elsewhere(self, life: Life, reason: str, now_s: float) -> None:
         """What its class has consented to in place of a refusal, if that can be had now."""
