@@ -17,6 +17,7 @@ from headworks.config.settings import (
     ConnectionLimits,
     DecisionLogSettings,
     GuardSettings,
+    MirrorSettings,
     PartPrices,
     ReplicaSettings,
     Settings,
@@ -27,6 +28,7 @@ from headworks.config.settings import (
 from headworks.config.traffic import STEP_ACTIONS, PressureStep, Quota, Rate, ServiceClass, Tenant
 from headworks.config.values import ENVIRONMENT_NAME, address
 from headworks.core.policy import (
+    MIRROR,
     BreakerPolicy,
     ClassPolicy,
     DisciplinePolicy,
@@ -51,6 +53,8 @@ OWN_SECTIONS = ("server", "log", "usage", "telemetry")
 """What each gateway of a fleet may have otherwise under the same policy: ports, files, observing."""
 PREEMPTIONS_UNTOLD = ("sglang", "llamacpp")
 """Engines of which it is not seen that their memory is full: SGLang's pages do not count it, llama.cpp fails everybody."""
+COPY_START_S = 1.0
+"""A copy has room when it is made; by then it has been sent, or is given up."""
 SPILL_LOOK_S = 30.0
 """Somebody else's API is asked for its models so often, to see whether it is there."""
 
@@ -76,12 +80,19 @@ def policy(config: Config, *, number: int) -> Policy:
         remember_s=config.ledger.remember_s,
         prices={name: _price(model.price_per_mtoken) for name, model in config.models.items() if model.price_per_mtoken},
         price_version=_price_version(config),
+        asides={MIRROR: _of_copies(classes)} if any(pool.mirror for pool in config.pools.values()) else {},
     )
 
 
 def version(config: Config) -> str:
     """Names a configuration by its content. Secrets are references in it, so rotating one keeps the version."""
     return sha256(config.model_dump_json(by_alias=True, exclude=set(OWN_SECTIONS)).encode()).hexdigest()[:VERSION_LENGTH]
+
+
+def _of_copies(classes: Mapping[str, ClassPolicy]) -> ClassPolicy:
+    """Of what is mirrored: it gives way to everybody, waits for nothing but the ledger's answer, and is tried once."""
+    share = min(one.share for one in classes.values())
+    return ClassPolicy(MIRROR, share, ttft_slo_s=None, wait_s_max=COPY_START_S, preemptible=True, tries_again=False)
 
 
 def _class(name: str, section: ServiceClass, config: Config) -> ClassPolicy:
@@ -302,6 +313,11 @@ def settings(config: Config, environment: Mapping[str, str], worker: int = 1) ->
         telemetry=TelemetrySettings(config.telemetry.otlp_url, config.telemetry.traces_ratio),
         tokenizers={name: model.tokenizer for name, model in config.models.items() if model.tokenizer is not None},
         parts={name: _prices(model) for name, model in config.models.items() if model.image or model.audio},
+        mirrors={
+            name: MirrorSettings(pool.mirror.pool, pool.mirror.ratio)
+            for name, pool in config.pools.items()
+            if pool.mirror is not None
+        },
     )
 
 

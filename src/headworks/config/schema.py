@@ -179,10 +179,7 @@ class NotYet:
 
 
 NOT_YET_IN_FORCE: tuple[NotYet, ...] = (
-    NotYet("classes.*.mode", "server.mode alone decides", but=("enforce",)),
     NotYet("classes.*.slo.goodput_ratio", "each promise decides by its own percentile"),
-    NotYet("tenants.*.mode", "server.mode alone decides", but=("enforce",)),
     NotYet("tenants.*.slo", "the class's promises hold"),
     NotYet("models.*.kv_bytes_per_token", "memory is counted in tokens"),
-    NotYet("pools.*.mirror", "nothing is copied"),
 )

@@ -99,6 +99,14 @@ class PartPrices:
 
 
 @dataclass(slots=True)
+class MirrorSettings:
+    """Where copies of a pool's requests go, and which share of them."""
+
+    pool: str
+    copied_ratio: float
+
+
+@dataclass(slots=True)
 class TelemetrySettings:
     """Where traces and metrics are sent. `otlp_url` None: nowhere."""
 
@@ -147,3 +155,5 @@ class Settings:
     """Where Envoy and KEDA ask; None: nowhere."""
     parts: dict[str, PartPrices] = field(default_factory=dict)
     """Model → what images and audio take of its prompts."""
+    mirrors: dict[str, MirrorSettings] = field(default_factory=dict)
+    """By the pool that is copied."""

@@ -9,6 +9,9 @@ scope finds the limit smaller by the part of the floor that is not in use. That 
 floor's `lent` scope as well finds the whole limit, and for all others what is lent does not count, so it costs nobody but the
 floor's owner anything. How much is kept is counted along, so a check costs the same however many floors there are.
 
+Charges that begin with one of an *observed* scope are taken whatever the limits (F3): it runs in any case, and what it holds is
+nobody else's any more. What is above a limit then is excess, like any other.
+
 What is held only while a prompt is read (`types.READ_UNITS`) fits however large it is where nothing else is held.
 """
 
@@ -25,6 +28,8 @@ Charges = Sequence[tuple[str, str, int]]
 UNLIMITED = 1 << 62
 STANDING = -1
 """As a limit that is told: whatever is in force there."""
+OBSERVED = "observed:"
+"""How the scope begins that stands first among charges which no limit holds up."""
 COUNTERS_SWEPT_AT = 4096
 """Above so many, counters with nothing held and no limit are dropped before another is added."""
 
@@ -67,7 +72,7 @@ class Counter:
 class Counters:
     """All of them."""
 
-    __slots__ = ("_counters", "_floors", "_leader", "_sweep_at", "reading", "underflows")
+    __slots__ = ("_counters", "_floors", "_leader", "_sweep_at", "observing", "reading", "underflows")
 
     def __init__(self) -> None:
         self._counters: dict[tuple[str, str], Counter] = {}
@@ -77,6 +82,8 @@ class Counters:
         """No counter, but what the first one of every list follows on."""
         self.reading = False
         """Something was ever held for the reading of a prompt: where that is not counted, nobody looks for it."""
+        self.observing = False
+        """Something was ever charged that no limit holds up: elsewhere nobody looks for it."""
         self.underflows = 0
         """Times a counter fell below zero. It is never clamped; `Book.check` says which (K15)."""
 
@@ -100,8 +107,12 @@ class Counters:
         elif fits:
             return taken, ()
         shortfalls = self._shortfalls(charges, taken)
-        if shortfalls:
-            self.give(charges, taken)
+        if not shortfalls:
+            return taken, ()
+        if self.observing and charges[0][0].startswith(OBSERVED):
+            _note_excess(taken)
+            return taken, ()
+        self.give(charges, taken)
         return taken, shortfalls
 
     def force(self, charges: Charges, *, restoring: bool = False) -> list[Counter]:
@@ -129,7 +140,11 @@ class Counters:
             _count_unused(taken)
 
     def inside(self, charges: Charges) -> bool:
-        """It would take nothing but what is kept for it: of every floor it stands on, the part that is not in use."""
+        """It would take nothing but what is kept for it: of every floor it stands on, the part that is not in use.
+
+        Or nothing holds it up at all, so it takes nobody's turn either."""
+        if self.observing and charges[0][0].startswith(OBSERVED):
+            return True
         if not self._floors:
             return False
         found = False
@@ -277,6 +292,7 @@ class Counters:
             self._sweep_at = max(COUNTERS_SWEPT_AT, 2 * len(self._counters))
         counter = self._counters[scope, unit] = Counter(scope, unit)
         self.reading = self.reading or counter.is_read
+        self.observing = self.observing or scope.startswith(OBSERVED)
         return counter
 
     def _shortfalls(self, charges: Charges, taken: Sequence[Counter]) -> list[Shortfall]:
@@ -300,3 +316,10 @@ def _count_unused(counters: Sequence[Counter]) -> None:
             unused = max(0, counter.floor - counter.held)
             within.kept += unused - counter.unused
             counter.unused = unused
+
+
+def _note_excess(counters: Sequence[Counter]) -> None:
+    """They hold more than they may, for a good reason."""
+    for counter in counters:
+        if counter.held > counter.limit:
+            counter.excess = max(counter.excess, counter.held)

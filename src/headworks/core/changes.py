@@ -135,20 +135,20 @@ class Changes:
     def draining(self) -> bool:
         return self._until_s is not None
 
-    def closed(self, pool: Pool, now_s: float) -> str:
-        """A reason to refuse that has nothing to do with the request."""
+    def closed(self, pool: Pool, now_s: float, observes: bool = False) -> str:
+        """A reason to refuse that has nothing to do with the request. `observes`: a broken engine is tried all the same."""
         if self.draining:
             return "draining"
         if not self._boot.open(now_s):
             return "ledger_unavailable"
         states = [replica.state(now_s) for replica in pool.replicas.values()]
-        if "ready" in states or (BROKEN in states and self._desk.policy.observe):
+        if "ready" in states or (BROKEN in states and observes):
             return ""
         return BROKEN if BROKEN in states else "no_replica"
 
     def closed_to(self, lane: Lane, now_s: float) -> str:
         """The same, or that its tenant is frozen."""
-        return FROZEN if lane.tenant_policy.frozen else self.closed(lane.pool, now_s)
+        return FROZEN if lane.tenant_policy.frozen else self.closed(lane.pool, now_s, lane.observes)
 
     def drain(self, event: Drain, now_s: float) -> None:
         """Admit nobody new; what waits and could not start in time is answered now, the rest runs out."""
@@ -250,6 +250,10 @@ class Changes:
                         self._refusing.frozen(life, now_s)
                     continue
                 life.rows = desk.decider.judge(life, now_s)
+                if life.lane.observes:
+                    life.start_by_s = INFINITE_S
+                    desk.set_timer(life, INFINITE_S)
+                    continue
                 refusal = desk.decider.refusal(life, discipline, now_s)
                 if refusal in NO_LONGER:
                     self._refusing.unqueue(life)

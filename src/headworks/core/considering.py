@@ -50,10 +50,10 @@ class Considering:
 
     def _look(self, request: Request, now_s: float) -> tuple[Life, bool, str]:
         desk, decider = self._desk, self._desk.decider
-        if request.session is not None and not desk.policy.observe:
+        lane = desk.lane(request.key.tenant, request.service_class, request.pool)
+        if request.session is not None and not lane.observes:
             life, free = self._sessions.look(request, 0, now_s, counts=False)
         else:
-            lane = desk.lane(request.key.tenant, request.service_class, request.pool)
             variant: Variant | None = None
             if lane.cascade is not None and lane.cascade.level:
                 request, variant = shaped(request, lane.cascade.in_force())

@@ -116,7 +116,7 @@ class Course:
             self._desk.limits_open = True
         replica.prefill.observe(own_tokens, ahead_tokens, took_s, replica.requests <= life.work.sequences, now_s)
         life.batch = replica.requests
-        saw_first_token(life, self._desk.policy.observe, now_s)
+        saw_first_token(life, life.lane.observes, now_s)
         promise_s = life.lane.service_class.ttft_slo_s
         is_sized = life.work.basis != "bytes"
         replica.limit.first_token(took_s, promise_s, replica.requests, now_s, own_tokens, ahead_tokens, is_sized)
@@ -160,7 +160,7 @@ class Course:
             life.replica.breaker.ended_well(event.execution, now_s)
         if not event.failed:
             self._growth.ended(life, event.usage)
-            saw_end(life, self._desk.policy.observe, now_s)
+            saw_end(life, life.lane.observes, now_s)
             if life.lane.pool.policy.over_commit != 1.0 and life.replica is not None:
                 life.lane.lengths.saw(event.usage, life.work)
                 life.replica.memory.ended()

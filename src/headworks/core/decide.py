@@ -179,7 +179,7 @@ class Decider:
     def retry_after_s(self, life: Life, reason: str, now_s: float, counts: bool = True) -> float | None:
         """When its client should come back, which keeps a slot for it where the reason gives one, and it `counts`."""
         retry, horizon_s = REASONS[reason].retry, self.policy.horizon_s
-        if self.policy.observe and retry in ("ticket", "refill"):
+        if life.lane.observes and retry in ("ticket", "refill"):
             return None  # its client is not told, so no slot is kept for it
         if retry == "ticket":
             lane = life.lane

@@ -21,7 +21,7 @@ from headworks.core.effects import Alarm, Ask, Effect, Observe, Outcome, Record,
 from headworks.core.fallback import Cascades
 from headworks.core.lane import Lane
 from headworks.core.life import ASKED, ENDED, MOVES_FROM, RUNNING, Life
-from headworks.core.policy import INFINITE_S, ClassPolicy, Policy, TenantPolicy
+from headworks.core.policy import INFINITE_S, Policy, TenantPolicy
 from headworks.core.pool import Pool
 from headworks.core.preempt import Preemption
 from headworks.core.reading import Charges
@@ -130,10 +130,9 @@ class Desk:
             use = self.tenants.get(tenant)
             if use is None:  # deleted by a reload between a request's parsing and its arrival
                 use = self.tenants[tenant] = TenantUse(TenantPolicy(tenant), self.policy.prices, self._utc_offset_s)
-            promise = self.policy.classes.get(service_class) or ClassPolicy(service_class)  # deleted likewise
-            lane = Lane(use, promise, self.pools[pool], self.policy)
+            lane = Lane(use, self.policy.class_of(service_class), self.pools[pool], self.policy)
             lane.cached_ratio = self._cached_ratios.get((tenant, service_class, pool), 0.0)
-            lane.cascade = self.cascades.of(pool, service_class)
+            lane.cascade = None if lane.observes else self.cascades.of(pool, service_class)
             self._lanes[tenant, service_class, pool] = lane
         return lane
 

@@ -101,13 +101,12 @@ class Round:
     what is free. Others go on meanwhile. The ledger is told of such a head, and lets others past it only so often (D2).
     """
 
-    __slots__ = ("_awaits", "_blocked", "_discipline", "_now_s", "_observes", "_owner", "_passed_by", "_pool", "commands")
+    __slots__ = ("_awaits", "_blocked", "_discipline", "_now_s", "_owner", "_passed_by", "_pool", "commands")
 
-    def __init__(self, pool: Pool, discipline: Discipline, owner: Owner, observes: bool, now_s: float) -> None:
+    def __init__(self, pool: Pool, discipline: Discipline, owner: Owner, now_s: float) -> None:
         self._pool = pool
         self._discipline = discipline
         self._owner = owner
-        self._observes = observes
         self._now_s = now_s
         self._passed_by = 0
         self._awaits = pool.preemption is not None and bool(pool.preemption.waiting) and pool.preemption.is_awaited()
@@ -120,10 +119,12 @@ class Round:
         """Whoever is next, with the replica it goes to; or somebody whose time is over. None: nobody can start now."""
         pool, queue, now_s = self._pool, self._pool.queue, self._now_s
         first = bool(queue.reserved) or self._awaits
-        if pool.is_full and not self._observes and not first:
+        if queue.observed and (observed := self._observed()) is not None:
+            return observed
+        if pool.is_full and not first:
             return None
         is_next = False
-        if queue.inside and not pool.is_full and not self._observes:
+        if queue.inside and not pool.is_full:
             session_life, is_next = self._of_a_session()
             if session_life is not None or (is_next and not queue.reserved):
                 return session_life
@@ -141,9 +142,9 @@ class Round:
             if queue.paused and queue.paused.get(lane.flow, 0.0) > now_s:
                 self._blocked[lane.flow] = ""
                 continue
-            if self._observes:  # nothing is held up: what waits here came back from an engine or from the ledger
-                life.replica = pool.least_used(now_s)
-                return life if life.replica is not None else None
+            if lane.observes:  # no engine takes it now
+                self._blocked[lane.flow] = ""
+                continue
             if not lane.tenant_fits(life.work):
                 self._block(life, lane.why_not(life.work))
                 continue
@@ -166,6 +167,16 @@ class Round:
                 continue
             if not (self._awaits and life.preempts) and not self._may_be_passed(life, reason):
                 return None
+        return None
+
+    def _observed(self) -> Life | None:
+        """One that nothing is to hold up: it waits here since it came back from an engine or from the ledger."""
+        queue = self._pool.queue
+        for flow in queue.observed:
+            if queue.paused.get(flow, 0.0) <= self._now_s:
+                life = queue.lines[flow].first()
+                life.replica = self._pool.least_used(self._now_s)
+                return life if life.replica is not None else None
         return None
 
     def _heads(self) -> Iterator[Life]:

@@ -108,7 +108,7 @@ class Gate:
             return
         if not refusal and lane.metered:
             metering.let_in(life, now_s)
-        if desk.policy.observe and not closed:
+        if lane.observes and not closed:
             self._let_through(life, refusal, now_s)
         elif refusal:
             self._refusing.turn_away(life, refusal, now_s)
@@ -164,7 +164,7 @@ class Gate:
     def _pump(self, pool: Pool, now_s: float) -> None:
         """Ask the ledger for whoever is next, until nobody waits or nothing more fits."""
         desk = self._desk
-        turn = Round(pool, desk.disciplines[pool.name], desk.owner, desk.policy.observe, now_s)
+        turn = Round(pool, desk.disciplines[pool.name], desk.owner, now_s)
         while self._boot.open(now_s) and pool.asks_again_s <= now_s:
             life = turn.next()
             desk.tell(turn.commands)

@@ -68,9 +68,9 @@ class Identity:
         While nothing may be asked of the ledger it is refused for that, like any other.
         """
         desk = self._desk
-        if desk.policy.observe or request.id in self._claimed or not self._boot.open(now_s):
-            return False
         lane = desk.lane(request.key.tenant, request.service_class, request.pool)
+        if lane.observes or request.id in self._claimed or not self._boot.open(now_s):
+            return False
         life = Life(request, 0, lane, NOTHING, BY_KEY)
         life.told_s = now_s
         life.start_by_s = max(start_by_s(request, lane.service_class, 0.0), now_s + desk.policy.ask_late_s)

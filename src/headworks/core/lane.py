@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from headworks.core.book_counters import OBSERVED
 from headworks.core.class_gates import ClassGates
 from headworks.core.commands import Opening
 from headworks.core.disciplines import ORDERED, WEIGHED
@@ -43,6 +44,8 @@ class Lane:
         "lengths",
         "limits_tenant",
         "metered",
+        "observed_scope",
+        "observes",
         "opens",
         "policy_version",
         "pool",
@@ -70,6 +73,10 @@ class Lane:
         self.service_class = service_class
         self.pool = pool
         self.policy_version = policies.version
+        self.observes = policies.observe or service_class.observe or tenant.policy.observe
+        """What is decided about its requests is written down, and they run (F3)."""
+        self.observed_scope = f"{OBSERVED}{pool.name}" if self.observes and not policies.observe else ""
+        """What says to the ledger that its limits hold up others, and not this; where it knows none, nothing need."""
         self.tails = tails_of(service_class, pool.policy.coverage_ratio)
         self.cached_ratio = 0.0
         """What of their prompts its requests found in the engine's cache of late, where the engine says so."""
@@ -166,7 +173,7 @@ class Lane:
         """
         tenant, pool = self.tenant_scope, self.pool_scope
         tokens, kv_tokens, sequences = work.tokens, work.kv_tokens, work.sequences
-        plain = (
+        plain: tuple[tuple[str, str, int], ...] = (
             (tenant, "tokens", tokens),
             (tenant, "requests", sequences),
             (pool, "tokens", kv_tokens),
@@ -174,6 +181,8 @@ class Lane:
             (replica_scope, "tokens", kv_tokens),
             (replica_scope, "requests", sequences),
         )
+        if self.observed_scope:
+            plain = ((self.observed_scope, "tokens", kv_tokens), *plain)
         if self.reserves is None or (self.reserve is None and not self.borrows):
             return plain
         stands_on = self.reserves.lent_scope if self.reserve is None else self.reserve.scope

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 INFINITE_S = float("inf")
+MIRROR = "(mirror)"
+"""Tenant and class of copies that go to a second pool (F3). No configuration can name either."""
 
 
 @dataclass(slots=True)
@@ -63,6 +65,8 @@ class ClassPolicy:
     preempts: bool = False
     """One of its requests that is about to be late may stop one of a preemptible class (B12)."""
     preemptible: bool = False
+    tries_again: bool = True
+    """What an engine did not take, or lost, may be sent once more (B15)."""
     on_pressure: tuple[StepPolicy, ...] = ()
     """What its requests may be made to be before they are refused, in the order in which it is done."""
 
@@ -279,6 +283,12 @@ class Policy:
     """By model. One without a price costs nothing."""
     price_version: str = ""
     """Names the prices by their content."""
+    asides: dict[str, ClassPolicy] = field(default_factory=dict)
+    """Classes that share nothing with the others and that no client can ask for."""
+
+    def class_of(self, name: str) -> ClassPolicy:
+        """The class of that name, with the usual promises where a reload has just deleted it."""
+        return self.classes.get(name) or self.asides.get(name) or ClassPolicy(name)
 
     @property
     def first_token_s(self) -> float | None:

@@ -194,7 +194,7 @@ def _may_preempt(life: Life, now_s: float) -> bool:
     lane = life.lane
     if life.preempts or now_s > life.start_by_s or not (lane.service_class.preempts or lane.is_inside(life.work)):
         return False
-    if not lane.tenant_fits(life.work):
+    if lane.observes or not lane.tenant_fits(life.work):
         return False
     return lane.reserves is None or lane.is_inside(life.work) or lane.reserves.row(life.work, lane, now_s) is None
 
@@ -203,7 +203,7 @@ def may_be_stopped(life: Life) -> bool:
     """Its class is preemptible, its engine can be stopped, it was not stopped before, and its end frees what it holds."""
     if life.state not in (SENT, RUNNING) or not life.lane.service_class.preemptible or life.retry_kind == "ticket_kept":
         return False
-    if life.lane.session is not None:
+    if life.lane.session is not None or life.lane.observes:
         return False
     capacity = life.replica.capacity if life.replica is not None else None
     return capacity is not None and any(level != "E1" for level in capacity.evidence)

@@ -138,7 +138,11 @@ Rank = Callable[[WaitingLine], tuple[float, ...]]
 class PoolQueue:
     """All that waits for one pool, by flow, with the totals that checks and forecasts need."""
 
-    __slots__ = ("_rank", "_ranked", "_turns", "classes", "inside", "lines", "paused", "requests", "reserved", "tokens")
+    # fmt: off
+    __slots__ = (
+        "_rank", "_ranked", "_turns", "classes", "inside", "lines", "observed", "paused", "requests", "reserved", "tokens",
+    )
+    # fmt: on
 
     def __init__(self) -> None:
         self.lines: dict[Flow, WaitingLine] = {}
@@ -152,6 +156,8 @@ class PoolQueue:
         """Flows the ledger has sent back, and when to ask for them again."""
         self.reserved: dict[Flow, None] = {}
         """Flows of tenants that have a reserve here (`core/reserves.py`), in the order in which they began to wait."""
+        self.observed: dict[Flow, None] = {}
+        """Flows that nothing is to hold up (F3)."""
         self._turns = Level()
         self._rank: Rank | None = None
         self._ranked: list[tuple[tuple[float, ...], Flow]] = []
@@ -194,6 +200,10 @@ class PoolQueue:
             self.reserved[lane.flow] = None
         else:
             self.reserved.pop(lane.flow, None)
+        if lane.observes:
+            self.observed[lane.flow] = None
+        else:
+            self.observed.pop(lane.flow, None)
         line.share = lane.tenant_policy.share if lane.share is None else lane.share.weights[1]
         line.order(lane.by_deadline)
         waiting = self.classes[lane.flow[0]]
@@ -226,6 +236,7 @@ class PoolQueue:
         line = self.lines.pop(lane.flow)
         self.paused.pop(lane.flow, None)
         self.reserved.pop(lane.flow, None)
+        self.observed.pop(lane.flow, None)
         if line.ranked_at:
             self._displace(line)
         waiting = self.classes[service_class]

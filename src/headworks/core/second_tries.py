@@ -64,13 +64,17 @@ class SecondTries:
         pool = life.lane.pool
         if event.reason == "busy":
             self._desk.wake(pool.sent_back(None, event.reason, now_s))
-        if self._in_time(life, now_s) and (event.reason in UNTRIED or pool.retries.spend()):
+        if self._in_time(life, now_s) and (event.reason in UNTRIED or self._may_try(life)):
             self.again(life, now_s)
         else:
             self._elsewhere(life, life.end_reason or "queue_timeout", now_s)
 
+    @staticmethod
+    def _may_try(life: Life) -> bool:
+        return life.lane.service_class.tries_again and life.lane.pool.retries.spend()
+
     def _in_time(self, life: Life, now_s: float) -> bool:
-        return now_s < life.start_by_s and not self._changes.closed(life.lane.pool, now_s)
+        return now_s < life.start_by_s and not self._changes.closed(life.lane.pool, now_s, life.lane.observes)
 
     def _elsewhere(self, life: Life, reason: str, now_s: float) -> None:
         """What its class has consented to in place of a refusal, if that can be had now."""
@@ -124,7 +128,7 @@ class SecondTries:
             return
         pool, until_s = life.lane.pool, min(life.start_by_s, now_s + self._desk.policy.lease_s + PROOF_S)
         sent_again = now_s < until_s and not life.was_held and pool.spill is None and not self._changes.draining
-        if sent_again and pool.retries.spend():
+        if sent_again and self._may_try(life):
             life.is_held = life.was_held = True
             self._desk.set_timer(life, until_s)
         else:

@@ -100,6 +100,7 @@ class InsideLane(Lane):
         super().__init__(base.tenant, base.service_class, base.pool, policies)
         self.session = self._use = use
         self.session_scope = use.scope
+        self.observes, self.observed_scope = False, ""
         self.flow = (base.flow[0], use.scope)
         self.turn, self.weights = base.turn, base.weights
         self.share = self.use = self.gates = None
@@ -162,7 +163,8 @@ class Sessions:
     def arrived(self, request: Request, now_s: float) -> bool:
         """One that opens a session, or is a call of one. False: observing, nothing is held for anybody's calls."""
         desk = self._desk
-        if desk.policy.observe and request.opens is None:
+        observes = desk.lane(request.key.tenant, request.service_class, request.pool).observes
+        if observes and request.opens is None:
             return False
         discipline = desk.disciplines[request.pool]
         desk.arrivals += 1
@@ -172,15 +174,15 @@ class Sessions:
             self._identity.take_up(life)
         closed = self._changes.closed_to(life.lane, now_s)
         refusal = closed or self.refusal(life, now_s)
-        if refusal and not (desk.policy.observe and not closed):
+        if refusal and not (observes and not closed):
             self._refusing.turn_away(life, refusal, now_s)
             return True
         if life.lane.metered:
             metering.let_in(life, now_s)
-        if desk.policy.observe:
+        if observes:
             life.start_by_s = INFINITE_S
             life.replica = life.lane.pool.least_used(now_s)
-        if (free or desk.policy.observe) and now_s < self._boot.open_until_s:
+        if (free or observes) and now_s < self._boot.open_until_s:
             self._reserve(life, now_s)
         else:
             self._wait(life, discipline, now_s)

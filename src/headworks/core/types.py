@@ -30,7 +30,7 @@ class Charge(NamedTuple):
     """`amount` of `unit` held against `scope`. The ledger adds these up and does not know what a scope means.
 
     Scopes: `tenant:T`, `client:C`, `class:K`, `pool:P`, `replica:P/R`, `model:M`, `session:S`, `reserved:P:T`, `lent:P`,
-    and `sessions:P`, all sessions of a pool together.
+    `sessions:P`, all sessions of a pool together, and `observed:P`, what no limit holds up (`book_counters.py`).
     Units: `tokens`, `requests`, `prefill_tokens`, `heavy_prefills`.
     """
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import deque
 
 from headworks.core.effects import Alarm, Outcome
+from headworks.core.policy import MIRROR
 from headworks.core.reasons import REASONS
 from headworks.core.types import Decision
-from headworks.gateway.avoided import UNWANTED
+from headworks.gateway.avoided import UNWANTED, ran
 from headworks.gateway.costs import Costs
 from headworks.gateway.decisions import DecisionLog
 from headworks.gateway.last_minute import LastMinute
@@ -248,6 +249,9 @@ class Records:
         log, usage = self._log, self._usage
         if log is not None:
             log.write(record)
+        if record.key.tenant == MIRROR:
+            self._copied(record)
+            return
         if isinstance(record, Outcome):
             if usage is not None:
                 usage.write(record)
@@ -260,6 +264,14 @@ class Records:
                 log.encode()
             if usage is not None:
                 usage.encode()
+
+    def _copied(self, record: Decision | Outcome) -> None:
+        """Of a copy that nobody asked for (F3): what it took of an engine counts, and whether it was let in does not."""
+        if isinstance(record, Outcome) and ran(record):
+            if self._usage is not None:
+                self._usage.write(record)
+            if self.costs is not None:
+                self.costs.ended(record)
 
     def troubles(self) -> list[str]:
         """What could not be written down, a sentence each; none while the disk takes everything."""

@@ -40,8 +40,10 @@ from headworks.gateway.http.listen import listen_on_port, set_options
 from headworks.gateway.key_watch import KeyWatch
 from headworks.gateway.ledger_desk import LedgerDesk
 from headworks.gateway.log_facts import Facts
+from headworks.gateway.log_records import CopyRecord
 from headworks.gateway.looks import Looks
 from headworks.gateway.metrics import Reading, Registry
+from headworks.gateway.mirrors import Mirrors
 from headworks.gateway.models import Models
 from headworks.gateway.orders import Orders
 from headworks.gateway.own import Own
@@ -122,6 +124,8 @@ class App:
         self.explanations = Explanations(self.log.find if self.log is not None else None)
         self.guard = Guard(settings.guard, clock.now_s, parts.rss_bytes, records.loop_lag)
         self.proxy = self._proxy(boot)
+        self.mirrors = self._mirrors(boot)
+        self.proxy.mirrors = self.mirrors.if_any()
         self.certificates = None if settings.tls is None else Certificates(settings.tls)
         self.server = parts.server(self.proxy.serve, settings, methods, self.certificates, outbox)
         self.grpc = grpc_port.opened(
@@ -147,6 +151,11 @@ class App:
             wall_s=clock.utc_s,
             counting=self.counting,
         )
+
+    def _mirrors(self, boot: str) -> Mirrors:
+        note = self.log.copy if self.log is not None else _uncopied
+        mirrors = self.settings.mirrors
+        return Mirrors(self.runner, self.models, self.guard, note, self.policy, mirrors, boot=boot, clock_s=clock.now_s)
 
     # life
 
@@ -204,6 +213,7 @@ class App:
             self.server.stop_listening()
             await asyncio.sleep(CONNECTED_S)
             self.server.stop_accepting()
+        self.mirrors.close()
         await self.runner.drain(self.settings.drain_s)
         await self.server.close(1.0)
         if self.grpc is not None:
@@ -261,6 +271,8 @@ class App:
         self.guard.change(settings.guard)
         self.proxy.change_policy(policy, Limits(parts=settings.parts))
         self.models.change_policy(policy)
+        self.mirrors.change(policy, settings.mirrors)
+        self.proxy.mirrors = self.mirrors.if_any()
         self.key_watch.change(settings, policy)
         self._allow_labels()
         if self.usage is not None:
@@ -336,7 +348,7 @@ class App:
     def _look(self) -> dict[str, Any]:
         """Everything there is to see of it now."""
         state = self.standing.state(self.policy, self.ledger.charged(), self.store.now_ms())
-        return {**state, "obstacles": self._obstacles(state)}
+        return {**state, "mirrors": self.mirrors.shown(), "obstacles": self._obstacles(state)}
 
     def obstacles(self) -> list[str]:
         """What keeps this gateway from taking work."""
@@ -366,9 +378,9 @@ class App:
 
     def _allow_labels(self) -> None:
         policy, allow = self.policy, self.registry.allow
-        allow("tenant", policy.tenants)
+        allow("tenant", {*policy.tenants, *policy.asides})
         allow("client", self.key_watch.clients)
-        allow("class", policy.classes)
+        allow("class", {*policy.classes, *policy.asides})
         allow("pool", policy.pools)
         allow("model", {model for pool in policy.pools.values() for model in pool.models} | self.models.names())
         allow("replica", {*self.replicas.engines, *(one.name for pool in policy.pools.values() for one in pool.replicas)})
@@ -385,3 +397,7 @@ LOADED = ("tokenizers",)
 
 def _unnoted(request: str, key: RequestKey, request_id: str) -> None:
     """No decision log is kept, so no name has to be found again."""
+
+
+def _uncopied(record: CopyRecord) -> None:
+    """Likewise nobody can ask which copy is whose."""

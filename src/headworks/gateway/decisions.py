@@ -27,7 +27,7 @@ from headworks.gateway.log_delete import Deleted, delete
 from headworks.gateway.log_facts import Fact
 from headworks.gateway.log_files import Files, paths
 from headworks.gateway.log_forms import Forms
-from headworks.gateway.log_records import Line, NameRecord
+from headworks.gateway.log_records import CopyRecord, Line, NameRecord
 from headworks.logs.fields import FIELDS, FORM, NAMES, OTHERWISE
 from headworks.logs.reading import Meaning, parsed
 
@@ -49,7 +49,7 @@ class Noted(NamedTuple):
 
     kind: str
     at_s: float
-    record: Fact | NameRecord
+    record: Fact | NameRecord | CopyRecord
 
 
 class DecisionLog:
@@ -119,6 +119,10 @@ class DecisionLog:
     def name(self, request: str, key: RequestKey, request_id: str) -> None:
         """Put down what a client calls its request."""
         self.write(Noted("name", self._clock_s(), NameRecord(request, key, request_id)))
+
+    def copy(self, record: CopyRecord) -> None:
+        """Put down which copy is whose."""
+        self.write(Noted("copy", self._clock_s(), record))
 
     def _head_line(self, kind: str, record: object, monotonic_s: float | None = None) -> bytes:
         at_s = self._clock_s() if monotonic_s is None else monotonic_s

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
 
-from headworks.gateway.story import story
+from headworks.gateway.story import COPY, story
 from headworks.gateway.tracing import NAME_BEFORE
 
 NAME = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
@@ -49,7 +49,7 @@ class Explanations:
     def of(self, name: str, tenant: str | None = None) -> dict[str, Any]:
         """Everything about a request id, a key, a decision or an execution; of one tenant, if one is named."""
         lines, traces = self._lines(name, tenant) if NAME.fullmatch(name) else ([], [])
-        shown = [_without(line, OURS) for line in lines] if tenant is not None else lines
+        shown = [_without(line, OURS) for line in lines if line["kind"] != COPY] if tenant is not None else lines
         told = story(shown)
         if told and traces:
             told.append(f"It belongs to the trace{'' if len(traces) == 1 else 's'} {', '.join(traces)}.")

@@ -18,6 +18,18 @@ class NameRecord(msgspec.Struct, gc=False):
     request_id: str
 
 
+class CopyRecord(msgspec.Struct, gc=False):
+    """A request was chosen to be copied to a second pool (`mirrors.py`)."""
+
+    id: str
+    key: RequestKey
+    copy: str
+    """The copy's own id; empty where none was made."""
+    pool: str
+    left_out: str
+    """Why none was made."""
+
+
 class Line(msgspec.Struct, gc=False):
     """One line of the log."""
 

@@ -55,6 +55,14 @@ class Models:
         self.context_tokens = max(contexts, default=None)
         self._routes = {name: _common_routes(self._told(pool)) for name, pool in self._policy.pools.items()}
 
+    def of_pool(self, name: str) -> list[str]:
+        """What a pool serves: as it is configured, or as its engines said."""
+        pool = self._policy.pools.get(name)
+        if pool is None:
+            return []
+        found = [model for one in pool.replicas if one.name in self._found for model in self._found[one.name].models]
+        return list(pool.models or found)
+
     def _is_untold(self, pool: PoolPolicy) -> bool:
         """Its engines would say what it serves, and none has: whoever asks for a model nobody knows may mean one of its."""
         return pool.spill is None and not pool.models and not any(one.name in self._found for one in pool.replicas)

@@ -35,6 +35,7 @@ from headworks.gateway.follow import EqualFollow, Follow, SharedFollow
 from headworks.gateway.guard import Guard
 from headworks.gateway.http.exchange import Exchange
 from headworks.gateway.keys import FAILURES_MAX, Denied, Identity, Keys
+from headworks.gateway.mirrors import Mirrors
 from headworks.gateway.models import Models
 from headworks.gateway.outlet import Outlet
 from headworks.gateway.own import Own
@@ -66,14 +67,12 @@ class Proxy:
         wall_s: Callable[[], float],
         counting: Counting | None = None,
     ) -> None:
-        self._runner, self._guard = runner, guard
-        self._policy, self._limits = policy, limits
-        self._keys, self._models = keys, models
-        self.answers, self.equals = answers, equals
-        self._own, self._tracing = own, tracing
+        self._runner, self._guard, self._policy, self._limits = runner, guard, policy, limits
+        self._keys, self._models, self._own, self._tracing = keys, models, own, tracing
+        self.answers, self.equals, self.counting = answers, equals, counting  # None: no model has a tokenizer
+        self.mirrors: Mirrors | None = None  # None: nothing is copied
         self._prefix, self._count = f"req_{boot[:12]}", 0
         self._clock_s, self.wall_s = clock_s, wall_s
-        self.counting = counting  # None: no model has a tokenizer
         self._rates: dict[str, EventRate] = {}
         self.admit = Admit(runner, models, self, clock_s, wall_s)
 
@@ -151,6 +150,8 @@ class Proxy:
     def _admit(self, call: ProxyCall) -> None:
         self._runner.admit(call)
         call.exchange.promise(call.leave)
+        if self.mirrors is not None:
+            self.mirrors.saw(call)
 
     async def _serve_plain(self, exchange: Exchange, identity: Identity, own_id: str, ids: Ids) -> None:
         """What asks for no work now."""
@@ -254,8 +255,7 @@ class Proxy:
 
     def refuse(self, call: ProxyCall, decision: Decision, usage: Usage | None) -> None:
         allowance = self.allowance(decision.key.tenant, call.request.client)
-        answer = reply.refusal(decision, call.ids, wall_s=self.wall_s(), allowance=allowance, usage=usage)
-        call.exchange.respond(*answer)
+        call.exchange.respond(*reply.refusal(decision, call.ids, wall_s=self.wall_s(), allowance=allowance, usage=usage))
 
     def allowance(self, tenant: str, client: str) -> Allowance | None:
         """The limits of tenant and client, and what is left of them now (K24)."""

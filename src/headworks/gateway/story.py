@@ -17,6 +17,8 @@ from headworks.gateway.remedies import BLIND, GATE, NEVER, deciding, remedies, s
 from headworks.gateway.reply import number
 
 Line = dict[str, Any]
+COPY = "copy"
+"""The kind of line that says which copy is whose (`mirrors.py`)."""
 ROUTE = 12
 """Its place in what was asked for."""
 AT_ONCE_S = 0.0005
@@ -39,8 +41,12 @@ EVIDENCE = {
 def story(lines: Sequence[Line]) -> list[str]:
     """All arrivals among the lines, oldest first: a key may have been used again, and names are the clients' own."""
     arrivals: dict[str, list[Line]] = {}
+    copies: dict[str, Line] = {}
     for line in lines:
-        arrivals.setdefault(line["record"]["id"], []).append(line)
+        if line["kind"] == COPY:
+            copies[line["record"]["id"]] = line["record"]
+        elif line["kind"] in ("decision", "outcome"):
+            arrivals.setdefault(line["record"]["id"], []).append(line)
     told: list[str] = []
     before: Line | None = None
     for its in arrivals.values():
@@ -48,7 +54,15 @@ def story(lines: Sequence[Line]) -> list[str]:
             told += ["", _again(before, its[0])]
         told += _arrival(its)
         before = its[-1]
+        if (copy := copies.get(before["record"]["id"])) is not None:
+            told.append(_copied(copy))
     return told
+
+
+def _copied(record: Line) -> str:
+    if record["copy"]:
+        return f"A copy of it went to pool {record['pool']}, as request {record['copy']}."
+    return f"A copy of it was to go to pool {record['pool']}, and was left out ({record['left_out']})."
 
 
 def _again(before: Line, line: Line) -> str:

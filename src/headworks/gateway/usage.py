@@ -29,7 +29,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from headworks.core.effects import Outcome
-from headworks.core.policy import Policy, PricePolicy
+from headworks.core.policy import MIRROR, Policy, PricePolicy
 from headworks.core.quota import FREE, HOUR_S, Period, billed
 from headworks.core.types import Usage
 from headworks.gateway.avoided import AvoidedWork, is_avoided, ran
@@ -184,7 +184,7 @@ class UsageJournal:
         bills_reserved = limits is not None and limits.quota is not None and limits.quota.bill == "reserved"
         if len(self._terms) >= TERMS_MAX:
             self._terms.clear()
-        terms = policy.prices.get(model, FREE), bills_reserved
+        terms = FREE if tenant == MIRROR else policy.prices.get(model, FREE), bills_reserved
         self._terms[tenant, model] = terms
         return terms
 

@@ -110,6 +110,7 @@ local function shape_from(blob)
     end
   end
   one.session = string.match(one.names[1] or "", "^tokens%z(session:.*)$")
+  one.is_observed = string.find(one.names[1] or "", "^[^%z]*%zobserved:") ~= nil
   return one
 end
 
@@ -186,7 +187,9 @@ end
 -- It would take nothing but what is kept for it: of every floor it stands on, the part that is not in use.
 function counters.inside(shape, amounts)
   local found = false
-  if #book.floors == 0 then
+  if shape.is_observed then -- nothing holds it up at all
+    return true
+  elseif #book.floors == 0 then
     return false
   end
   for at, counter in ipairs(shape.counters) do
@@ -208,6 +211,14 @@ function counters.owes(shortfalls)
     end
   end
   return false
+end
+
+local function note_excess(shape)
+  for _, counter in ipairs(shape.counters) do
+    if counter.held > counter.limit then
+      counter.excess = math.max(counter.excess, counter.held)
+    end
+  end
 end
 
 -- Charge all of them, or none: then the list says what was missing.
@@ -232,7 +243,10 @@ function counters.take(shape, amounts)
     return NOTHING
   end
   local shortfalls = shortfalls_of(shape, amounts)
-  if #shortfalls > 0 then
+  if #shortfalls > 0 and shape.is_observed then -- it runs whatever the limits (F3)
+    note_excess(shape)
+    return NOTHING
+  elseif #shortfalls > 0 then
     counters.give(shape, amounts)
   end
   return shortfalls

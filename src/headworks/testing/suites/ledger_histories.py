@@ -158,6 +158,8 @@ class History:
     def _reserve(self) -> Command:
         charges = self._charges()
         replica = charges[2].scope.removeprefix("replica:")
+        if self._random.random() < 0.1:
+            charges = (Charge("observed:p", "tokens", charges[0].amount), *charges)
         return Reserve(
             execution=self._new_name() if self._random.random() < 0.4 else self._name(),
             key=self._key(),
@@ -202,6 +204,8 @@ class History:
 
     def _grow(self) -> Command:
         charges = self._charges()[:2]
+        if self._random.random() < 0.1:
+            charges = (Charge("observed:p", "tokens", charges[0].amount), *charges)
         if self._random.random() < 0.3:
             charges = (self._part(self._session(), charges[0].amount), *charges)
         return Grow(self._name(), self._owner(), self._random.randrange(4), charges)
