@@ -36,7 +36,14 @@ from headworks.testing.suites.engine_subject import Subject, Traits, Unsupported
 TRAITS = {
     "vllm": Traits(),
     "sglang": Traits(evidence=("E1", "E3b", "E4"), stops_by_name=True),
-    "llamacpp": Traits(notices_queued=False, done_after_error=False, refuses=False),
+    "llamacpp": Traits(
+        notices_queued=False,
+        done_after_error=False,
+        refuses=False,
+        usage_each=True,
+        notices_late=True,
+        ends_cut_off=True,
+    ),
 }
 FAKES = {"vllm": FakeEngine, "sglang": FakeSglang, "llamacpp": FakeLlamaServer}
 UNSUPPORTED = {
@@ -129,7 +136,7 @@ def test_E6_fake_engine(kind: str, case: Callable[[Subject], Awaitable[None]], l
         ("vllm", {"close_but_run": True}, "proved stopped, and still running"),
         ("vllm", {"ignore_abort": True}, "no close"),
         ("llamacpp", {"close_but_run": True}, "proved stopped, and still running"),
-        ("llamacpp", {"ignore_abort": True}, "end"),
+        ("llamacpp", {"ignore_abort": True}, "a whole answer: nothing was stopped"),
         ("sglang", {"close_but_run": True}, "after 5 s"),
         ("sglang", {"ignore_abort": True}, "no close"),
     ],
@@ -193,7 +200,8 @@ async def real(kind: str, url: str) -> AsyncIterator[Subject]:
     engine = engine_at(url)
     capacity = await engine.describe()
     try:
-        yield Subject(engine, engine_at, url, capacity.models[0], RealControl(kind), time.monotonic, TRAITS[kind])
+        long_tokens = capacity.context_tokens - 16
+        yield Subject(engine, engine_at, url, capacity.models[0], RealControl(kind), time.monotonic, TRAITS[kind], long_tokens)
     finally:
         await engine.close()
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from typing import Any
 
 import pytest
-from app_scene import PATIENT, SIZES, chat, first_event, rest_of_stream, run, scene
+from app_scene import PATIENT, SIZES, call, chat, events, first_event, rest_of_stream, run, scene
 
 from headworks.core.ledger_limits import limits_of
 from headworks.core.types import Charge
@@ -85,6 +86,25 @@ def test_D4_no_more_is_sent_to_a_llama_server_than_it_has_slots() -> None:
     run("uvloop", steps())
 
 
+def test_A5_a_llama_server_ends_what_it_stops_with_an_empty_200_which_proves_nothing() -> None:
+    """An answer in one piece whose client left: a success of no bytes, by its framing. What counts is what is inside."""
+
+    async def steps() -> None:
+        engine = engine_of("llamacpp")
+        async with scene(engine, replica={"engine": "llamacpp"}, classes=PATIENT) as s:
+            going = await s.connect()
+            going.send(chat("Idempotency-Key: going", tokens=1_900, logprobs=True))
+            await s.until(lambda: s.inside() == 1)
+            going.close()
+            await s.until(lambda: not s.charged(), 10.0)
+            assert s.inside() == 0, "released while it was inside the engine"
+            await s.until(lambda: any(record["kind"] == "outcome" for record in s.records("going")))
+            outcome = s.outcome("going")
+            assert (outcome["outcome"], outcome["evidence"]) == ("cancelled", "E3b"), "its clock stands still when nothing runs"
+
+    run("uvloop", steps())
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_K02_a_full_sglang_is_overload_and_no_failure(stream: bool) -> None:
     """By status, or inside a stream of status 200: it goes back to its place and is sent again."""
@@ -112,5 +132,55 @@ def test_D4_a_model_that_an_engine_may_yet_say_it_serves_is_not_told_to_be_missi
         async with scene() as s:
             answer = await s.ask(chat(model="nowhere"))
             assert (answer.status, answer.code) == (404, "model_not_found")
+
+    run("uvloop", steps())
+
+
+SEVERAL = {
+    "/v1/chat/completions": {"messages": [{"role": "user", "content": "one two three"}], "n": 3},
+    "/v1/completions": {"prompt": [[10, 11, 12, 13], [20, 21]], "n": 2},
+}
+"""What each of a llama-server's answers to these says by itself is a third, and about a quarter, of what was used."""
+
+
+@pytest.mark.parametrize("include_usage", [None, False, True])
+@pytest.mark.parametrize("path", SEVERAL)
+def test_K21_several_answers_of_a_llama_server_are_settled_and_shown_as_their_sum(
+    path: str, include_usage: bool | None
+) -> None:
+    """`include_usage` None: in one piece."""
+
+    async def steps() -> None:
+        engine = engine_of("llamacpp")
+        async with scene(engine, replica={"engine": "llamacpp"}, classes=PATIENT) as s:
+            body: dict[str, Any] = {"model": "tiny", "max_tokens": 6, **SEVERAL[path]}
+            if include_usage is not None:
+                body |= {"stream": True, "stream_options": {"include_usage": include_usage}}
+            answer = await s.ask(call(path, "Idempotency-Key: k1", body=body))
+            assert answer.status == 200
+            prompts, answers = (6, 3) if "chat" in path else (4 + 2, 4)
+            expected = {"prompt_tokens": prompts, "completion_tokens": 6 * answers}
+            parts = [answer.json()] if include_usage is None else [one for one in events(answer.body) if one != "[DONE]"]
+            shown = [{name: one["usage"][name] for name in expected} for one in parts if one.get("usage")]
+            assert shown == ([] if include_usage is False else [expected])
+            assert sum(bool(one.get("finish_reason")) for part in parts for one in part["choices"]) == answers
+            await s.settled()
+            usage = s.outcome("k1")["usage"]
+            assert (usage["prompt_tokens"], usage["output_tokens"], usage["exact"]) == (prompts, 6 * answers, True)
+            assert engine.gauges().output_tokens == 6 * answers
+
+    run("uvloop", steps())
+
+
+def test_K21_what_a_llama_server_says_of_the_first_answer_alone_is_marked_as_not_exact() -> None:
+    """Log probabilities are written differently in streams: such an answer stays in one piece."""
+
+    async def steps() -> None:
+        async with scene(engine_of("llamacpp"), replica={"engine": "llamacpp"}, classes=PATIENT) as s:
+            answer = await s.ask(chat("Idempotency-Key: k1", tokens=6, n=2, logprobs=True))
+            assert answer.json()["usage"]["completion_tokens"] == 6, "as it came"
+            await s.settled()
+            usage = s.outcome("k1")["usage"]
+            assert (usage["prompt_tokens"], usage["output_tokens"], usage["exact"]) == (6, 12, False)
 
     run("uvloop", steps())

@@ -106,6 +106,8 @@ class Engine(Protocol):
     replica: str
     evidence: tuple[str, ...]
     """The levels this adapter can give, best first."""
+    usage_each: bool
+    """Of several answers to one request each says what it alone used, and in one piece only the first one's is told."""
 
     def run(
         self,

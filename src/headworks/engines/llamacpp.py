@@ -61,6 +61,8 @@ CLOSE_S_MAX = 60.0
 class LlamaCppEngine:
     """One llama-server (`engines.base.Engine`)."""
 
+    usage_each = True
+
     def __init__(
         self,
         replica: str,

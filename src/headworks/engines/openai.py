@@ -22,6 +22,7 @@ CONTEXT_TOKENS_UNKNOWN = 4_096
 class OpenAIEngine:
     """One OpenAI-compatible server (`engines.base.Engine`)."""
 
+    usage_each = False
     evidence: tuple[str, ...] = ("E1",)
 
     def __init__(

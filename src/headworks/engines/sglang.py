@@ -36,6 +36,8 @@ _LOADS = "/v1/loads?include=core"
 class SglangEngine:
     """One SGLang server (`engines.base.Engine`)."""
 
+    usage_each = False
+
     def __init__(
         self,
         replica: str,

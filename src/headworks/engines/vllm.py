@@ -51,6 +51,8 @@ _BLOCK_TOKENS_UNKNOWN = 16
 class VllmEngine:
     """One vLLM server (`engines.base.Engine`)."""
 
+    usage_each = False
+
     def __init__(
         self,
         replica: str,

@@ -28,6 +28,10 @@ class WireUsage(msgspec.Struct, gc=False):
     prompt_tokens_details: PromptDetails | None = None
 
 
+class Supposed(WireUsage, gc=False):
+    """Concluded from what an engine said of a part."""
+
+
 class Choice(msgspec.Struct, gc=False):
     """All we need of a choice: which one it is, and whether it has ended."""
 

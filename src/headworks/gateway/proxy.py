@@ -15,7 +15,7 @@ from headworks.core import effects, events
 from headworks.core.policy import INFINITE_S, ClassPolicy, Policy
 from headworks.core.types import Decision, Leeway, Request, RequestKey, Usage
 from headworks.engines.base import Engine
-from headworks.gateway import reply
+from headworks.gateway import each_usage, reply
 from headworks.gateway.admit import SESSION, Admit, is_admit, session_of
 from headworks.gateway.answers import Answers
 from headworks.gateway.asked import REQUEST_ID, RETRY_COUNT, Asker, class_asked, class_refused, credential, ids_of, retries
@@ -293,8 +293,10 @@ class Proxy:
             follow = Follow(self._runner, execution, call.idle_s)
         parsed = call.parsed if run.variant is None else variants.applied(call.parsed, run.variant)
         outlet: Outlet = audience
-        assembled, speech = run.watch_tokens > 0 and not parsed.stream, call.dialect.speech
-        if assembled:  # only of a stream can be seen how far it is
+        each = each_usage.speech(engine, parsed) if parsed.samples > 1 else None
+        assembled = not parsed.stream and (run.watch_tokens > 0 or (each is not None and parsed.assembles))
+        speech = call.dialect.speech or each
+        if assembled:  # only of a stream can be seen how far it is, and what each of several answers used
             outlet = Assembled(audience) if speech is None else speech.assembled(audience)
         relay = follow.relay = Relay(
             outlet,
@@ -356,8 +358,7 @@ class ProxyCall:
         self.exchange, self.dialect = exchange, dialect
         self.request, self.parsed, self.ids = request, parsed, ids
         self.idle_s, self.over = idle_s, False
-        self.equal = equal
-        """What an equal request of its tenant is called, where its class may be answered from memory."""
+        self.equal = equal  # what an equal request of its tenant is called, where its class may be answered from memory
         self.audience: Audience | None = None
         self.trace_lines = b""  # for the head of what its engine is sent
 

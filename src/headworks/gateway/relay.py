@@ -18,7 +18,7 @@ from headworks.engines.base import Passage, Upstream
 from headworks.gateway.audience import EngineHeaders
 from headworks.gateway.dialects.typed_stream import Speech, TypedStream, read_whole
 from headworks.gateway.endings import length_ending
-from headworks.gateway.engine_words import WireUsage
+from headworks.gateway.engine_words import Supposed, WireUsage
 from headworks.gateway.event_rate import EventRate
 from headworks.gateway.event_stream import NO_PROOF, EventStream, error_status, read_answer
 from headworks.gateway.follower import Follower
@@ -348,7 +348,7 @@ class Relay:
             self._rate.learn(events.token_events, usage.completion_tokens)
         details = usage.prompt_tokens_details
         cached = details.cached_tokens or 0 if details is not None else 0
-        told = Usage(usage.prompt_tokens, cached, usage.completion_tokens, engine_s, end, True)
+        told = Usage(usage.prompt_tokens, cached, usage.completion_tokens, engine_s, end, not isinstance(usage, Supposed))
         self._follower.stopped(told, failed, self._at_once)
 
     def _lost(self, cause: str, broke: bool = False) -> None:

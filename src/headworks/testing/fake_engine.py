@@ -182,6 +182,7 @@ class FakeEngine:
     # What another engine's surface does differently (`fake/llamacpp.py`, `fake/sglang.py`).
 
     head_at_once = done_after_error = True  # see `Generation`
+    usage_each = False
     full_inside = False  # a stream is refused inside an answer of status 200
 
     def full(self, inside: bool) -> Refused:
@@ -213,6 +214,7 @@ class FakeEngine:
             on_ended=self._ended,
             head_at_once=self.head_at_once,
             done_after_error=self.done_after_error,
+            usage_each=self.usage_each,
         )
 
     def _submit(self, generation: Generation) -> None:

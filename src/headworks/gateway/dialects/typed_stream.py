@@ -74,7 +74,7 @@ class TypedStream(EventStream):
 class Speech(Protocol):
     """How the answers of a dialect are read, where that is not as chat completions are."""
 
-    def stream(self) -> TypedStream:
+    def stream(self) -> EventStream:
         """Reads one stream."""
 
     def whole(self, body: bytes) -> tuple[str, WireUsage | None]:

@@ -65,6 +65,8 @@ class Generation:
     head_at_once: bool = True
     """A stream's head goes out when it was taken in; False: with its first token."""
     done_after_error: bool = True
+    usage_each: bool = False
+    """Each choice of a stream states what it alone used; an answer in one piece states the first one's."""
     made: int = 0
     ended: bool = False
     _opened: bool = False
@@ -97,7 +99,7 @@ class Generation:
             return
         if self.asked.stream:
             self._open()
-            self._events.append(self._chunk(choice, "".join(words)))
+            self._events += self._chunks(choice, "".join(words))
         else:
             choice.text += words
         if fault is not None:
@@ -136,15 +138,26 @@ class Generation:
                 delta = {"role": "assistant", "content": ""}
                 self._events.append(self._event(choice, {"index": choice.index, "delta": delta, "logprobs": None}, 0))
 
-    def _chunk(self, choice: Choice, text: str) -> bytes:
+    def _chunks(self, choice: Choice, text: str) -> list[bytes]:
+        """A piece of text, and what its choice used where each says so at its end: a completion beside its last piece."""
         body: dict[str, Any] = {"index": choice.index}
         body |= {"delta": {"content": text}} if self.asked.chat else {"text": text}
         body |= {"logprobs": None, "finish_reason": choice.ended or None}
-        return self._event(choice, body, choice.made)
+        if not self.usage_each or not choice.ended:
+            return [self._event(choice, body, choice.made)]
+        used = {"usage": _usage(choice.prompt_tokens, choice.made)}
+        if not self.asked.chat:
+            return [b"data: %b\n\n" % msgspec.json.encode(self._envelope(self._kind, [body]) | used)]
+        apart = msgspec.json.encode(self._envelope(self._kind, []) | used)
+        return [self._event(choice, body, choice.made)] + [b"data: %b\n\n" % apart] * self.asked.include_usage
+
+    @property
+    def _kind(self) -> str:
+        return "chat.completion.chunk" if self.asked.chat else "text_completion"
 
     def _event(self, choice: Choice, body: dict[str, Any], made: int) -> bytes:
         body.setdefault("finish_reason", None)
-        event = self._envelope("chat.completion.chunk" if self.asked.chat else "text_completion", [body])
+        event = self._envelope(self._kind, [body])
         if self.asked.continuous_usage and self.asked.include_usage:
             event["usage"] = _usage(choice.prompt_tokens, made)
         return b"data: %b\n\n" % msgspec.json.encode(event)
@@ -160,8 +173,8 @@ class Generation:
     def _finish(self) -> None:
         self._end()
         if self.asked.stream:
-            if self.asked.include_usage:
-                event = self._envelope("chat.completion.chunk" if self.asked.chat else "text_completion", [])
+            if self.asked.include_usage and not self.usage_each:
+                event = self._envelope(self._kind, [])
                 event |= {"usage": self.usage(), "system_fingerprint": FINGERPRINT}
                 self._events.append(b"data: %b\n\n" % msgspec.json.encode(event))
             self._events.append(DONE)
@@ -181,6 +194,9 @@ class Generation:
 
     def usage(self) -> dict[str, int]:
         """Each prompt once, however many samples it has: the engine's own counters charge it for each."""
+        if self.usage_each:
+            first = next(iter(self.choices.values()))
+            return _usage(first.prompt_tokens, first.made)
         return _usage(sum(len(prompt) for prompt in self.asked.prompts), sum(one.made for one in self.choices.values()))
 
     def aborted(self) -> None:
@@ -191,7 +207,7 @@ class Generation:
             if not choice.ended:
                 choice.ended = "abort"
                 if self.asked.stream and self._opened:
-                    self._events.append(self._chunk(choice, ""))
+                    self._events += self._chunks(choice, "")
         self._finish()
 
     def failed(self, message: str) -> None:
@@ -220,6 +236,13 @@ class Generation:
         """Nobody reads any more."""
         if not self.ended:
             self._end()
+
+    def cut_off(self) -> None:
+        """Nobody reads any more, and what there is of the answer ends by its own framing: of one without a head, nothing."""
+        if self._head_sent:
+            self.connection.end_stream()
+        else:
+            self.connection.respond(200, b"")
 
     def _end(self) -> None:
         self.ended = True

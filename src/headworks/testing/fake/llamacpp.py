@@ -3,6 +3,7 @@
 What matters is when it notices that a client left: when it writes the next event of that stream, or when for one second no
 request of anybody had a result, those for `/metrics` included. Then it cancels, and closes its side after that. A stream's head
 comes with its first token; an error inside a stream is not followed by `[DONE]`; what does not fit waits, without a bound.
+Each of several answers says what it alone used: in a stream with its end, and in one piece only the first one's is told.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ class FakeLlamaServer(FakeEngine):
     """See the module. `settings.engine.running_max` are its slots, `settings.context_tokens` those of one."""
 
     head_at_once = done_after_error = False
+    usage_each = True
     _left: dict[Generation, None]
     _timer: asyncio.TimerHandle | None = None
 
@@ -79,13 +81,15 @@ class FakeLlamaServer(FakeEngine):
     def _look(self) -> None:
         self._timer = None
         for generation in list(self._left):
-            self._notice(generation)
+            self._notice(generation, by_writing=False)
 
-    def _notice(self, generation: Generation) -> None:
-        """Cancel first, then close: evidence rests on that order."""
+    def _notice(self, generation: Generation, by_writing: bool) -> None:
+        """Cancel first, then close: evidence rests on that order. Where no write has failed, the answer is ended before."""
         self._left.pop(generation, None)
         if not generation.ended:
             generation.client_left()
+            if not by_writing:
+                generation.cut_off()
         generation.connection.close()
 
     def _deliver(self, outputs: list[Output]) -> None:
@@ -100,7 +104,7 @@ class FakeLlamaServer(FakeEngine):
             self._result()
         for generation in list(self._left):
             if generation.ended or generation in told:
-                self._notice(generation)
+                self._notice(generation, by_writing=True)
 
     # Its own pages.
 

@@ -19,7 +19,6 @@ from headworks.testing.suites.engine_subject import (
     COMPLETIONS,
     FOREVER_S,
     GAUGES_SETTLE_S,
-    LONG_TOKENS,
     STREAMS_MAX,
     Started,
     Subject,
@@ -54,11 +53,22 @@ async def stream_runs_to_its_end(subject: Subject) -> None:
 
 
 async def complete_body_has_its_usage(subject: Subject) -> None:
-    """A body that is not streamed: prompt and output are counted exactly, samples and prompts each."""
+    """A body that is not streamed: prompt and output are counted exactly, both samples or, as declared, the first."""
     started = start(subject, 12, prompt_tokens=7, stream=False, n=2)
     assert await started.listener.until_over(30) == "end"
     usage = json.loads(started.listener.payload)["usage"]
-    assert (usage["prompt_tokens"], usage["completion_tokens"]) == (7, 24)
+    assert (usage["prompt_tokens"], usage["completion_tokens"]) == (7, 12 if subject.traits.usage_each else 24)
+    await wait_until_idle(subject)
+
+
+async def stream_of_several_has_its_usage(subject: Subject) -> None:
+    """Once for both samples, or, as declared, by each of them for itself."""
+    started = start(subject, 12, prompt_tokens=7, n=2)
+    assert await started.listener.until_over(30) == "end"
+    used = [event["usage"] for event in events_of(started) if event.get("usage")]
+    told = [(usage["prompt_tokens"], usage["completion_tokens"]) for usage in used]
+    assert told == ([(7, 12), (7, 12)] if subject.traits.usage_each else [(7, 24)])
+    assert subject.engine.usage_each is subject.traits.usage_each
     await wait_until_idle(subject)
 
 
@@ -89,7 +99,7 @@ async def busy_is_recognised_and_starts_nothing(subject: Subject) -> None:
         raise Unsupported("it lets everything wait, without a bound")
     running: list[Started] = []
     while len(running) < STREAMS_MAX:
-        started = start(subject, LONG_TOKENS)
+        started = start(subject, subject.long_tokens)
         await wait_until_taken_or_answered(subject, started, len(running))
         if started.is_over:
             break
@@ -116,7 +126,7 @@ async def wait_until_taken_or_answered(subject: Subject, started: Started, insid
 
 async def gone_while_running(subject: Subject) -> None:
     """Mid-stream: the server closes, the clock moves on, it is gone."""
-    started = start(subject, LONG_TOKENS)
+    started = start(subject, subject.long_tokens)
     await started.until_first_token()
     await started.until_closed()
     await prove_stopped(subject, started)
@@ -125,7 +135,7 @@ async def gone_while_running(subject: Subject) -> None:
 
 async def gone_while_another_runs(subject: Subject) -> None:
     """The proof needs no empty engine: others go on and drive the clock."""
-    staying, going = start(subject, LONG_TOKENS), start(subject, LONG_TOKENS)
+    staying, going = start(subject, subject.long_tokens), start(subject, subject.long_tokens)
     await asyncio.gather(staying.until_first_token(), going.until_first_token())
     await going.until_closed()
     await prove_stopped(subject, going, known=1)
@@ -159,12 +169,13 @@ async def gone_before_the_first_token(subject: Subject) -> None:
 
 
 async def gone_without_a_stream(subject: Subject) -> None:
-    """A body that is not streamed stops as soon, not at its end."""
-    started = start(subject, LONG_TOKENS, stream=False)
-    await wait_until_load(subject, lambda sample: load(sample) == 1)
+    """A body that is not streamed stops as soon, not at its end; where that is noticed late, it has to be long enough."""
+    answers = (await subject.engine.describe()).running_max or 1 if subject.traits.notices_late else 1
+    started = start(subject, subject.long_tokens, stream=False, n=answers)
+    await wait_until_load(subject, lambda sample: load(sample) == answers)
     await started.until_closed()
     await prove_stopped(subject, started)
-    assert started.listener.told == ["closed"] or subject.traits.stops_by_name
+    assert started.listener.told == ["closed"] or subject.traits.stops_by_name or subject.traits.ends_cut_off
     await wait_until_idle(subject)
 
 
@@ -181,7 +192,7 @@ async def all_gone_at_once(subject: Subject) -> None:
 
 async def slow_client_then_gone(subject: Subject) -> None:
     """Nothing is read while paused, nothing is lost by it, and its abort is seen all the same."""
-    started = start(subject, LONG_TOKENS)
+    started = start(subject, subject.long_tokens)
     await started.until_first_token()
     started.upstream.pause_reading()
     await asyncio.sleep(0.05)
@@ -201,7 +212,7 @@ async def slow_client_then_gone(subject: Subject) -> None:
 
 async def late_fence_sends_nothing(subject: Subject) -> None:
     """Past its time not a byte goes out."""
-    started = start(subject, LONG_TOKENS, send_before_s=subject.clock_s() - 0.001)
+    started = start(subject, subject.long_tokens, send_before_s=subject.clock_s() - 0.001)
     assert await started.listener.until_over() == "not_sent late"
     assert load(await subject.engine.sample()) == 0
 
@@ -249,7 +260,7 @@ async def clock_advances_with_work_only(subject: Subject) -> None:
     idle = (await subject.engine.sample()).iterations
     await asyncio.sleep(GAUGES_SETTLE_S)
     assert (await subject.engine.sample()).iterations == idle
-    started = start(subject, LONG_TOKENS)
+    started = start(subject, subject.long_tokens)
     await started.until_first_token()
     running = await subject.engine.sample()
     assert running.running == 1
@@ -262,7 +273,7 @@ async def clock_advances_with_work_only(subject: Subject) -> None:
 
 async def hung_engine_gives_no_proof(subject: Subject) -> None:
     """It hangs: the connection may close, but what can be seen stands still, so nothing is proved until it moves again."""
-    started = start(subject, LONG_TOKENS)
+    started = start(subject, subject.long_tokens)
     await started.until_first_token()
     before = await subject.engine.sample()
     await subject.control.hang()
@@ -285,7 +296,7 @@ async def hung_engine_gives_no_proof(subject: Subject) -> None:
 
 async def dead_core_ends_with_an_error(subject: Subject) -> None:
     """The server says in band that the engine failed, streams and bodies alike; soon nobody answers any more."""
-    stream, body = start(subject, LONG_TOKENS), start(subject, LONG_TOKENS, stream=False)
+    stream, body = start(subject, subject.long_tokens), start(subject, subject.long_tokens, stream=False)
     await stream.until_first_token()
     await subject.control.kill_core()
     assert (await stream.listener.until_over(30), await body.listener.until_over(30)) == ("end", "end")
@@ -301,7 +312,7 @@ async def dead_core_ends_with_an_error(subject: Subject) -> None:
 async def restart_is_a_new_incarnation(subject: Subject) -> None:
     """Work of the old process is lost, never ended; the new one says that it is another."""
     before = (await subject.engine.sample()).incarnation
-    started = start(subject, LONG_TOKENS)
+    started = start(subject, subject.long_tokens)
     await started.until_first_token()
     await subject.control.restart()
     assert (await started.listener.until_over(30)).startswith("lost")
@@ -312,7 +323,7 @@ async def restart_is_a_new_incarnation(subject: Subject) -> None:
 
 async def dead_engine_is_lost(subject: Subject) -> None:
     """Gone without a word: streams are lost, samples fail, nothing is concluded."""
-    started = start(subject, LONG_TOKENS)
+    started = start(subject, subject.long_tokens)
     await started.until_first_token()
     await subject.control.die()
     assert (await started.listener.until_over(30)).startswith("lost")
@@ -324,6 +335,7 @@ CASES: tuple[Callable[[Subject], Awaitable[None]], ...] = (
     clock_advances_with_work_only,
     stream_runs_to_its_end,
     complete_body_has_its_usage,
+    stream_of_several_has_its_usage,
     refused_request_runs_nothing,
     late_fence_sends_nothing,
     gone_before_the_write_sends_nothing,

@@ -73,6 +73,12 @@ class Traits:
     """`[DONE]` also ends a stream that failed."""
     refuses: bool = True
     """It can be told how much may wait inside it."""
+    usage_each: bool = False
+    """Each of several answers says what it alone used: in a stream with its end, and in one piece only the first one's."""
+    notices_late: bool = False
+    """That a client has left an answer in one piece is seen after a second in which nobody had a result."""
+    ends_cut_off: bool = False
+    """What it stops because its client has left may end by its own framing, with no answer, before its connection is closed."""
     stops_by_name: bool = False
     """It is also told by name to stop, and may then end the answer in band before its connection is closed."""
 
@@ -94,6 +100,8 @@ class Subject:
     control: Control
     clock_s: Callable[[], float]
     traits: Traits = field(default_factory=Traits)
+    long_tokens: int = LONG_TOKENS
+    """Of an answer that is to last until its client leaves: of a quick engine, all that it can hold."""
 
 
 @dataclass(slots=True)
@@ -105,6 +113,7 @@ class Started:
     upstream: Upstream
     overs: tuple[str, ...] = ("closed",)
     """How it may be over once it was aborted."""
+    ends_cut_off: bool = False
 
     @property
     def is_over(self) -> bool:
@@ -122,7 +131,12 @@ class Started:
 
     async def until_over(self) -> None:
         """It was aborted: wait for what shows that the server knows."""
-        assert await self.listener.until_over() in self.overs, self.listener.told
+        said = await self.listener.until_over()
+        if said == "end" and self.ends_cut_off:
+            assert b'"finish_reason":"' not in self.listener.payload, "a whole answer: nothing was stopped"
+            await self.listener.until(lambda listener: listener.told[-1] == "closed")
+        else:
+            assert said in self.overs, self.listener.told
 
 
 def start(
@@ -147,7 +161,8 @@ def start(
         del body["stream_options"]
     execution, listener = secrets.token_hex(16), Recorder()
     upstream = subject.engine.run(execution, COMPLETIONS, json.dumps(body).encode(), send_before_s, listener)
-    return Started(execution, listener, upstream, ("closed", "end") if subject.traits.stops_by_name else ("closed",))
+    overs = ("closed", "end") if subject.traits.stops_by_name else ("closed",)
+    return Started(execution, listener, upstream, overs, subject.traits.ends_cut_off)
 
 
 def load(sample: ReplicaSample) -> int:
@@ -206,7 +221,7 @@ async def start_until_one_waits(subject: Subject) -> list[Started]:
     """Streams until the engine has no seat for the last one."""
     running: list[Started] = []
     while len(running) < STREAMS_MAX:
-        running.append(start(subject, LONG_TOKENS))
+        running.append(start(subject, subject.long_tokens))
         await wait_until_load(subject, lambda sample: load(sample) == len(running) or bool(sample.waiting))
         await asyncio.sleep(0.05)
         if (await subject.engine.sample()).waiting:
