@@ -40,10 +40,9 @@ from headworks.gateway.http.listen import listen_on_port, set_options
 from headworks.gateway.key_watch import KeyWatch
 from headworks.gateway.ledger_desk import LedgerDesk
 from headworks.gateway.log_facts import Facts
-from headworks.gateway.log_records import CopyRecord
 from headworks.gateway.looks import Looks
 from headworks.gateway.metrics import Reading, Registry
-from headworks.gateway.mirrors import Mirrors
+from headworks.gateway.mirrors import Mirrors, uncopied
 from headworks.gateway.models import Models
 from headworks.gateway.orders import Orders
 from headworks.gateway.own import Own
@@ -153,7 +152,7 @@ class App:
         )
 
     def _mirrors(self, boot: str) -> Mirrors:
-        note = self.log.copy if self.log is not None else _uncopied
+        note = self.log.copy if self.log is not None else uncopied
         mirrors = self.settings.mirrors
         return Mirrors(self.runner, self.models, self.guard, note, self.policy, mirrors, boot=boot, clock_s=clock.now_s)
 
@@ -397,7 +396,3 @@ LOADED = ("tokenizers",)
 
 def _unnoted(request: str, key: RequestKey, request_id: str) -> None:
     """No decision log is kept, so no name has to be found again."""
-
-
-def _uncopied(record: CopyRecord) -> None:
-    """Likewise nobody can ask which copy is whose."""

@@ -283,3 +283,7 @@ class Unread:
 
 def _dropped(frame: bytes) -> None:
     """Read, so that the engine can go on, and that is all."""
+
+
+def uncopied(record: CopyRecord) -> None:
+    """Where no decision log is kept, nobody can ask which copy is whose."""

@@ -282,9 +282,7 @@ class Proxy:
             self.answers.send_on(execution.id, audience)
         audience.degraded = run.decision.degraded
         self.seat(call, audience, run.decision)
-        rate = self._rates.get(engine.replica)
-        if rate is None:
-            rate = self._rates[engine.replica] = EventRate()
+        rate = self._rates.get(engine.replica) or self._rates.setdefault(engine.replica, EventRate())
         if shared:
             follow: Follow = SharedFollow(self._runner, execution, call.idle_s, self.answers)
         elif keeps and call.equal is not None:
