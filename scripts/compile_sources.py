@@ -33,6 +33,8 @@ WORK = ROOT / "build" / "compiled"
 LOG = WORK / "log"
 OPTIMISED = os.environ.get("HEADWORKS_OPTIMISED", "1")
 """As the C compiler takes it."""
+FLAGS = ("-fvisibility=hidden", *(("-fno-plt",) if sys.platform == "linux" else ()))
+"""Nobody calls into the library by name, so its own calls and constants go through no table that could be redirected."""
 ERRORS_SHOWN_MAX = 20
 TOOLS = compiled.FOLDER / "tools"
 """What it was made with: other tools make everything anew."""
@@ -130,7 +132,7 @@ def in_parallel() -> type[build_ext]:
     class Parallel(build_ext):
         def build_extension(self, extension: Extension) -> None:
             def compile_one(source: str) -> str:
-                included, flags = extension.include_dirs, extension.extra_compile_args
+                included, flags = extension.include_dirs, [*extension.extra_compile_args, *FLAGS]
                 return self.compiler.compile([source], self.build_temp, include_dirs=included, extra_postargs=flags)[0]
 
             with ThreadPoolExecutor(os.cpu_count()) as pool:

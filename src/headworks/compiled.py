@@ -57,6 +57,7 @@ COMPILED = (
     "gateway/proxy.py",
     "gateway/relay.py",
     "gateway/runner.py",
+    "gateway/tracing.py",
     "gateway/usage.py",
     "ledgers/memory.py",
 )

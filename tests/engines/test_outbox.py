@@ -185,3 +185,26 @@ def test_F1_a_fault_in_writing_is_told_as_a_loss(loop: str) -> None:
             await pool.close()
 
     run_on(loop, test())
+
+
+def test_F1_a_turn_that_says_when_it_is_over_needs_no_call_of_the_loop(loop: str) -> None:
+    async def test() -> None:
+        outbox, wire = Outbox(), Wire()
+        outgoing = made(outbox, wire)
+        outbox.begin_turn()
+        outgoing.write(b"in ")
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        outgoing.write(b"it")
+        assert wire.told == []
+        outbox.end_turn()
+        assert wire.told == [b"in it"]
+        outgoing.write(b"after")
+        outbox.begin_turn()  # the next, which keeps waiting nothing that was said before it
+        assert wire.told == [b"in it", b"after"]
+        outbox.end_turn()
+        outgoing.write(b"alone")
+        await asyncio.sleep(0)
+        assert wire.told == [b"in it", b"after", b"alone"]
+
+    run_on(loop, test())

@@ -46,7 +46,8 @@ class Endpoint:
         written = self._path_before + self._host + (api_key or "")
         if " " in written or not (written.isascii() and written.isprintable()):
             raise EngineError(f"the address or the key of {url!r} has characters that cannot stand in a request")
-        self.post = PostHeads(self._path_before, self._always).head
+        self.heads = PostHeads(self._path_before, self._always)
+        self.post = self.heads.head
         """The head of an execution's request, by its name, path and body."""
 
     def get(self, path: str) -> bytes:

@@ -26,7 +26,7 @@ from collections.abc import Callable
 import msgspec
 
 from headworks.core.types import Capacity, ReplicaSample
-from headworks.engines.base import Carrier, EngineError, Listener, Upstream
+from headworks.engines.base import EngineError
 from headworks.engines.endpoint import Endpoint
 from headworks.engines.look import Seen, look, look_at_json, look_at_models
 from headworks.engines.metrics_text import value
@@ -78,22 +78,10 @@ class LlamaCppEngine:
         self._endpoint = Endpoint(url, api_key, ca)
         self._clock_s = clock_s
         self._executions = Pool(self._endpoint, clock_s, outbox=outbox, close_s_max=CLOSE_S_MAX)
+        self.run = self._executions.run
+        """See `Engine.run`. None of the headers that make an answer outlive its client can be in the request: it is ours."""
         self._looks = Pool(self._endpoint, clock_s)
         self._looked_s = float("-inf")
-
-    def run(
-        self,
-        execution: str,
-        path: str,
-        body: bytes,
-        send_before_s: float,
-        listener: Listener,
-        lines: bytes = b"",
-        carrier: Carrier | None = None,
-    ) -> Upstream:
-        """See `Engine.run`. None of the headers that make an answer outlive its client can be in the request: it is ours."""
-        head = self._endpoint.post(execution, path, body, lines)
-        return self._executions.hand_over(head, body, send_before_s, listener, carrier)
 
     def is_busy(self, status: int, payload: bytes) -> bool:
         """Never: it defers without a bound. Its 503 says that the model is being loaded, which may end in anything."""

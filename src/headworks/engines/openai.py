@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from headworks.core.types import Capacity, ReplicaSample
-from headworks.engines.base import Carrier, Listener, Upstream
 from headworks.engines.endpoint import Endpoint
 from headworks.engines.look import look_at_models
 from headworks.engines.outbox import Outbox
@@ -41,21 +40,9 @@ class OpenAIEngine:
         self._clock_s = clock_s
         self._context_tokens = context_tokens
         self._executions = Pool(self._endpoint, clock_s, outbox=outbox, read_on_after_abort=True)
-        self._looks = Pool(self._endpoint, clock_s)
-
-    def run(
-        self,
-        execution: str,
-        path: str,
-        body: bytes,
-        send_before_s: float,
-        listener: Listener,
-        lines: bytes = b"",
-        carrier: Carrier | None = None,
-    ) -> Upstream:
+        self.run = self._executions.run
         """See `Engine.run`."""
-        head = self._endpoint.post(execution, path, body, lines)
-        return self._executions.hand_over(head, body, send_before_s, listener, carrier)
+        self._looks = Pool(self._endpoint, clock_s)
 
     def is_busy(self, status: int, payload: bytes) -> bool:
         """Never: what an unknown server has started when it says 429 or 503 is its own affair."""

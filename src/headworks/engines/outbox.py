@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Any, Protocol
 
 log = logging.getLogger("headworks.engines")
@@ -32,12 +33,14 @@ class Held(Protocol):
 class Outbox:
     """What one gateway has to write in this turn of the loop."""
 
-    __slots__ = ("_held", "_is_due")
+    __slots__ = ("_call_soon", "_held", "_is_due")
 
     def __init__(self) -> None:
         self._held: list[Held] = []
         self._is_due = False
         """The loop will see to it, if nobody does before."""
+        self._call_soon: Callable[[Callable[[], None]], object] | None = None
+        """Of the loop it is used in. To ask which that is costs a system call."""
 
     def hold(self, held: Held) -> None:
         """To be sent when the turn is over, after what is held already."""
@@ -46,7 +49,23 @@ class Outbox:
             self.flush()
         elif not self._is_due:
             self._is_due = True
-            asyncio.get_running_loop().call_soon(self._turn_is_over)
+            self.call_soon(self._turn_is_over)
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        """When the loop has heard of all that came in this turn."""
+        if self._call_soon is None:
+            self._call_soon = asyncio.get_running_loop().call_soon
+        self._call_soon(callback)
+
+    def begin_turn(self) -> None:
+        """Send what is held. What is held from now on is sent by `end_turn`, and the loop need not see to it."""
+        self.flush()
+        self._is_due = True
+
+    def end_turn(self) -> None:
+        """Whoever began it has said all."""
+        self._is_due = False
+        self.flush()
 
     def _turn_is_over(self) -> None:
         self._is_due = False

@@ -49,6 +49,7 @@ class Pool:
         aborted_silence_s_max: float = ABORTED_SILENCE_S_MAX,
     ) -> None:
         self.endpoint = endpoint
+        self._heads = endpoint.heads
         self.clock_s = clock_s
         self._outbox = outbox or Outbox()
         self.read_on_after_abort = read_on_after_abort
@@ -63,10 +64,18 @@ class Pool:
         self._sweep_timer: asyncio.TimerHandle | None = None
         self._closed = False
 
-    def hand_over(
-        self, head: bytes, body: bytes, send_before_s: float, listener: Listener, carrier: Carrier | None
+    def run(
+        self,
+        execution: str,
+        path: str,
+        body: bytes,
+        send_before_s: float,
+        listener: Listener,
+        lines: bytes = b"",
+        carrier: Carrier | None = None,
     ) -> Upstream:
-        """To whoever carries it to the address that this pool's connections have, or as `send` does."""
+        """See `Engine.run`. By whoever carries it to the address that this pool's connections have, or as `send` does."""
+        head = self._heads.head(execution, path, body, lines)
         if carrier is not None:
             return carrier.carry(self.endpoint.pinned, head, body, send_before_s, listener)
         return self.send(head, body, send_before_s, listener)

@@ -68,8 +68,7 @@ class SglangEngine:
         """See `Engine.run`. The body is ours, and no client's field of that name passes into it."""
         assert body.startswith(b"{"), "a request is an object"
         named = b'{"rid":"%b"%b%b' % (execution.encode(), b"" if body == b"{}" else b",", body[1:])
-        head = self._endpoint.post(execution, path, named, lines)
-        call = self._executions.hand_over(head, named, send_before_s, listener, carrier)
+        call = self._executions.run(execution, path, named, send_before_s, listener, lines, carrier)
         return _Named(execution, call, self)
 
     def abort_by_name(self, execution: str) -> None:

@@ -19,7 +19,7 @@ from collections.abc import Callable
 import msgspec
 
 from headworks.core.types import Capacity, ReplicaSample
-from headworks.engines.base import Carrier, EngineError, Listener, Upstream
+from headworks.engines.base import EngineError
 from headworks.engines.endpoint import Endpoint
 from headworks.engines.look import look, look_at_models, look_at_routes
 from headworks.engines.metrics_text import series, summed_by, value
@@ -68,21 +68,9 @@ class VllmEngine:
         self._endpoint = Endpoint(url, api_key, ca)
         self._clock_s = clock_s
         self._executions = Pool(self._endpoint, clock_s, outbox=outbox)
-        self._looks = Pool(self._endpoint, clock_s)
-
-    def run(
-        self,
-        execution: str,
-        path: str,
-        body: bytes,
-        send_before_s: float,
-        listener: Listener,
-        lines: bytes = b"",
-        carrier: Carrier | None = None,
-    ) -> Upstream:
+        self.run = self._executions.run
         """See `Engine.run`."""
-        head = self._endpoint.post(execution, path, body, lines)
-        return self._executions.hand_over(head, body, send_before_s, listener, carrier)
+        self._looks = Pool(self._endpoint, clock_s)
 
     def is_busy(self, status: int, payload: bytes) -> bool:
         """Its two admission valves. A 500 that says it shuts down is not among them: what it started is not known."""

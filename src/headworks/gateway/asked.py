@@ -30,7 +30,7 @@ class Asker:
         self.keys_number = keys_number
 
 
-def ids_of(headers: Mapping[bytes, bytes], own_id: str, shape: str = OPENAI) -> Ids:
+def ids_of(headers: dict[bytes, bytes], own_id: str, shape: str = OPENAI) -> Ids:
     """The client's own names where they are fit to be repeated, else ours."""
     own = own_id.encode()
     request_id, key = headers.get(REQUEST_ID), headers.get(b"idempotency-key")

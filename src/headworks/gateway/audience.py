@@ -10,7 +10,6 @@ With `keep_bytes_max` the answer is kept, up to that size, so that a client that
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from typing import Protocol
 
 from headworks.gateway.error_shapes import error_event
@@ -22,10 +21,25 @@ from headworks.gateway.reply import Answer, failure
 EngineHeaders = Sequence[tuple[bytes, bytes]]
 
 
-@lru_cache(256)
+_LINES_KEPT_MAX = 256
+_LINES: dict[tuple[bytes, bytes], bytes] = {}
+"""What passes of engines' heads, as lines: an engine says the same few things all day."""
+
+
 def _line(pair: tuple[bytes, bytes]) -> bytes:
-    """An engine says the same few things all day."""
-    return header_lines([pair])
+    """One that has not been seen."""
+    if len(_LINES) >= _LINES_KEPT_MAX:
+        _LINES.clear()
+    line = _LINES[pair] = header_lines([pair])
+    return line
+
+
+def said(headers: EngineHeaders, wanted: bytes) -> bytes:
+    """What an engine's head says under this name; nothing if it says nothing."""
+    for name, value in headers:
+        if name == wanted:
+            return value
+    return b""
 
 
 class Client(Protocol):
@@ -340,7 +354,7 @@ class Audience:
         kept = b""
         for pair in self._engine_headers:
             if pair[0] in KEPT_FROM_ENGINE:
-                kept = kept + _line(pair)
+                kept = kept + (_LINES.get(pair) or _line(pair))
         return kept + headers
 
     def _keep(self, payload: bytes) -> None:

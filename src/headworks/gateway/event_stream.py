@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from headworks.engines.base import Passage
-from headworks.gateway.engine_words import WireUsage, decode_piece
+from headworks.gateway.engine_words import Piece, WireUsage, decode_piece
 
 TAIL_BYTES_MAX = 256
 EVENT_BYTES_MAX = 10 * 1024 * 1024
@@ -25,6 +25,7 @@ EVENT_BYTES_MAX = 10 * 1024 * 1024
 
 _LF, _CRLF = b"\n\n", b"\r\n\r\n"
 _FRAME_END = b"\n\n\r\n"
+_REASON = b'"finish_reason":'
 _UNFINISHED = b'"finish_reason":null'
 ABORTED = "abort"
 UNREADABLE = "unreadable"
@@ -183,20 +184,41 @@ class EventStream:
         return True
 
 
-def read_answer(body: bytes) -> tuple[str, WireUsage | None]:
-    """How a whole answer ended, and what was used; one of no form we know has ended, and says nothing, if it is JSON at all."""
-    try:
-        answer = decode_piece(body)
-    except msgspec.ValidationError:
-        return "stop", None
-    except (msgspec.DecodeError, RecursionError):
-        return UNREADABLE, None
+def read_answer(body: bytes, samples: int = 0) -> tuple[str, WireUsage | None]:
+    """How a whole answer ended, and what was used; one of no form we know has ended, and says nothing, if it is JSON at all.
+
+    `samples`: how many choices were asked for, where that is known.
+    """
+    answer = _read_end(body) if samples == 1 else None
+    if answer is None:
+        try:
+            answer = decode_piece(body)
+        except msgspec.ValidationError:
+            return "stop", None
+        except (msgspec.DecodeError, RecursionError):
+            return UNREADABLE, None
     reason = "stop"
     for choice in reversed(answer.choices):
         reason = choice.finish_reason or "stop"
         if reason == ABORTED:
             break
     return reason, answer.usage
+
+
+def _read_end(body: bytes) -> Piece | None:
+    """The same of one choice's end, where all that is asked stands there: most of an answer is text that says nothing of this.
+
+    A quote within a text is escaped, so a field's name and its colon stand nowhere but where that field is. And what follows
+    closes what the answer opened, and nothing beside it, only if that field is one of a choice.
+    """
+    begin = body.rfind(_REASON)
+    if begin < 0 or not body.startswith(b"{"):
+        return None
+    try:
+        answer = decode_piece(b'{"choices":[{' + body[begin:])
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    return None if answer.usage is None else answer
 
 
 def error_status(content: bytes) -> int:

@@ -24,7 +24,7 @@ from headworks.gateway.audience import Audience
 from headworks.gateway.counting import Counting
 from headworks.gateway.deadlines import DEADLINE, READ_TIMEOUT, stamp
 from headworks.gateway.dialects import variants
-from headworks.gateway.dialects.base import Fault, Limits, Parsed
+from headworks.gateway.dialects.base import NO_PARTS, Fault, Limits, Parsed
 from headworks.gateway.dialects.parts import sized
 from headworks.gateway.dialects.table import DIALECTS, Dialect
 from headworks.gateway.equals import Equals, Name
@@ -227,7 +227,7 @@ class Proxy:
             self._leeway(parsed, service_class, equal) if service_class.on_pressure else None,
             dialect.path,
         )
-        if parsed.parts.tokens:
+        if parsed.parts is not NO_PARTS:
             request = sized(request, parsed)
         return ProxyCall(self, self._runner, exchange, dialect, request, parsed, ids, service_class.idle_s, equal)
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 from headworks.core.types import Usage
 from headworks.engines.base import Passage, Upstream
-from headworks.gateway.audience import EngineHeaders
+from headworks.gateway.audience import EngineHeaders, said
 from headworks.gateway.dialects.typed_stream import Speech, TypedStream, read_whole
 from headworks.gateway.endings import length_ending
 from headworks.gateway.engine_words import Supposed, WireUsage
@@ -171,7 +171,7 @@ class Relay:
     def on_head(self, status: int, headers: list[tuple[bytes, bytes]], chunked: bool) -> None:
         self._status = status
         self._headers = headers
-        if self._stream and 200 <= status < 300 and _is_event_stream(headers):
+        if self._stream and 200 <= status < 300 and said(headers, b"content-type").lstrip().startswith(b"text/event-stream"):
             if self._speech is None:
                 self._events = EventStream(self._samples, self._include_usage_asked)
             else:
@@ -296,7 +296,7 @@ class Relay:
             return
         if not self._seen and 200 <= self._status < 300:
             self._seen = True
-            self._at_once = not self._stream and (b"content-length", b"%d" % len(payload)) in self._headers
+            self._at_once = not self._stream and said(self._headers, b"content-length") == b"%d" % len(payload)
             if not self._at_once:
                 self._follower.first_byte()
         self._size_bytes += len(payload)
@@ -327,7 +327,7 @@ class Relay:
 
     def _end_success(self, body: bytes) -> None:
         """A complete answer that was not a stream of events."""
-        reason, usage = read_answer(body) if self._speech is None else read_whole(self._speech, body)
+        reason, usage = read_answer(body, self._samples) if self._speech is None else read_whole(self._speech, body)
         if reason in NO_PROOF:
             self._lost(NO_PROOF[reason])
             return
@@ -393,7 +393,3 @@ class Relay:
         if self._upstream is not None:
             self._upstream.resume_reading()
         self._follower.slow(False)
-
-
-def _is_event_stream(headers: list[tuple[bytes, bytes]]) -> bool:
-    return any(name == b"content-type" and value.lstrip().startswith(b"text/event-stream") for name, value in headers)

@@ -197,7 +197,7 @@ class Runner:
         self._events.append(event)
         if not self._is_due:
             self._is_due = True
-            asyncio.get_running_loop().call_soon(self._turn)
+            self._outbox.call_soon(self._turn)
 
     def _turn(self) -> None:
         """Handle what has come and everything that follows from it, at one time by the clock, each at its own instant.
@@ -206,7 +206,7 @@ class Runner:
         together. A fault of ours costs that event or that effect, and nothing beside it.
         """
         waiting, turns = self._events, self._turns
-        self._outbox.flush()  # answers that were read before need not wait for what is decided now
+        self._outbox.begin_turn()  # answers that were read before need not wait for what is decided now
         turns.begin_turn()
         try:
             while waiting or self._asked:
@@ -227,7 +227,7 @@ class Runner:
                     self._do(made)
         finally:
             self._is_due = False
-            self._outbox.flush()
+            self._outbox.end_turn()
 
     def _do(self, made: list[effects.Effect]) -> None:
         for effect in made:

@@ -278,12 +278,20 @@ def assemble(
         stream,
         False if options is None else _usage_asked(options, stream),
         limit_key,
-        not stream and raws.keys() <= ASSEMBLED_EXACTLY,
+        not stream and _is_plain(raws),
         prompt_kind,
         prompts,
         _STREAM_RUNNING_USAGE if options is not None and options.continuous_usage_stats else _STREAM,
         least_asked=asked.min_tokens,
     )
+
+
+def _is_plain(raws: Raws) -> bool:
+    exactly = ASSEMBLED_EXACTLY
+    for name in raws:  # noqa: SIM110 (of each request)
+        if name not in exactly:
+            return False
+    return True
 
 
 def within(output_tokens_max: int | None, limits: Limits) -> int | None:
