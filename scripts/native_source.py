@@ -27,7 +27,7 @@ OPEN = (
 theirs of."""
 VALUES = (
     *("Answer", "Arrived", "Ask", "Decision", "EngineClosed", "Entry", "Execution", "FirstByte", "Forecast", "LedgerAnswered"),
-    *("Outcome", "Record", "Request", "Reserve", "Run", "Start", "Stop", "Stopped", "Usage", "WakeAt", "Work"),
+    *("Outcome", "Record", "Request", "Reserve", "Run", "Start", "Stop", "Stopped", "TurnedAway", "Usage", "WakeAt", "Work"),
 )
 """Of each request there are some of these, and some of them stay for a minute. An entry of the book is changed, but refers to
 nothing that refers to entries."""

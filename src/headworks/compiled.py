@@ -31,6 +31,7 @@ COMPILED = (
     "engines/request_head.py",
     "engines/response.py",
     "gateway/accounts.py",
+    "gateway/allowances.py",
     "gateway/answers.py",
     "gateway/asked.py",
     "gateway/audience.py",
@@ -39,6 +40,7 @@ COMPILED = (
     "gateway/decisions.py",
     "gateway/dialects/base.py",
     "gateway/dialects/chat.py",
+    "gateway/door.py",
     "gateway/endings.py",
     "gateway/event_rate.py",
     "gateway/event_stream.py",
@@ -56,9 +58,11 @@ COMPILED = (
     "gateway/prefixes.py",
     "gateway/proxy.py",
     "gateway/relay.py",
+    "gateway/reply.py",
     "gateway/runner.py",
     "gateway/tracing.py",
     "gateway/usage.py",
+    "gateway/verdict_text.py",
     "ledgers/memory.py",
 )
 """What is compiled, all of it as one library, so that calls between these modules are calls in C."""

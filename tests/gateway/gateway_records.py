@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from headworks.core.effects import Outcome
-from headworks.core.types import Decision, Forecast, RequestKey, Usage, Verdict, Work
+import dataclasses
+
+from headworks.core.effects import Outcome, TurnedAway
+from headworks.core.turning_away import NOT_FORESEEN
+from headworks.core.types import Decision, Forecast, Request, RequestKey, Usage, Verdict, Work
 
 WORK = Work(100, 60, 2, 0.0, 112, 40)
 KEY = RequestKey("acme", "k")
@@ -56,3 +59,17 @@ def ended(outcome: str, **fields: object) -> Outcome:
         "predicted_ttft_s": 0.5,
     }
     return Outcome(**(given | fields))  # type: ignore[arg-type]
+
+
+def asked_for(name: str, **changes: object) -> Request:
+    about = (RequestKey("acme", name), False, "print", "acme/1", "interactive", "m", "llama")
+    limits = (1032, None, 64, 1, True, (), None, 0, 10.0, float("inf"), 65.0)
+    return dataclasses.replace(Request(name, *about, *limits, route="/v1/chat/completions"), **changes)  # type: ignore[arg-type]
+
+
+def turned(name: str, *verdicts: Verdict, retry_kind: str = "", **changes: object) -> TurnedAway:
+    """Refused before it was read, a quarter of a second after it came."""
+    key = RequestKey("acme", name)
+    decision = dataclasses.replace(decided("refuse", "rate_limit_exceeded", *verdicts), id=name, key=key, waited_s=0.25)
+    decision = dataclasses.replace(decision, decided_s=10.25, retry_after_s=1.5, forecast=NOT_FORESEEN)
+    return TurnedAway(decision, asked_for(name, **changes), retry_kind)

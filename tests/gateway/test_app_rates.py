@@ -59,6 +59,34 @@ def test_B5_a_tenant_over_its_rate_is_told_when_it_has_refilled_and_comes_back_t
     run("uvloop", steps())
 
 
+def test_B5_who_goes_on_asking_over_his_rate_is_refused_unread_and_written_down_as_any_other() -> None:
+    async def steps() -> None:
+        engine = fake_engine()
+        async with scene(engine, tenants=tenants(rate={"requests_per_s": 2, "burst_requests": 2})) as s:
+            for _ in range(2):
+                assert (await s.ask(chat(key="ACME_KEY", tokens=2))).status == 200
+            assert (await s.ask(chat("X-Request-Id: read", key="ACME_KEY", tokens=2))).status == 429
+            engine_requests, wrong = engine.requests, chat("X-Request-Id: unread", key="ACME_KEY", tokens=2, messages="none")
+            answer = await s.ask(wrong)
+            holds_together(answer, "rate_limit_exceeded")
+            assert answer.fields["x-request-id"] == "unread", "what is wrong in its body nobody has looked at"
+            assert answer.json()["headworks"]["forecast"]["basis"] == "unread"
+            assert (await s.ask(chat("X-Request-Id: nowhere", key="ACME_KEY", model="none"))).status == 404
+            assert engine.requests == engine_requests
+            assert (await s.ask(chat(key="BATCHCO_KEY", tokens=2))).status == 200, "of others nothing is refused"
+            for name in ("read", "unread"):
+                (named,) = s.records(name)
+                kinds = [(one["kind"], one.get("outcome")) for one in s.records(named["id"])]
+                assert kinds == [("name", None), ("decision", "refuse"), ("outcome", "refused")]
+            assert await metric(s, "refused_total", 'client="acme/ACME_KEY"', 'reason="rate_limit_exceeded"') == 2
+            assert await metric(s, "requests_total", 'tenant="acme"', 'outcome="refused"') == 2
+            await asyncio.sleep(int(answer.fields["retry-after-ms"]) / 1000)
+            assert (await s.ask(chat(key="ACME_KEY", tokens=2))).status == 200
+            assert (await s.ask(wrong)).status == 400, "he is read again"
+
+    run("uvloop", steps())
+
+
 def test_A10_tokens_are_drawn_by_estimate_and_corrected_by_what_was_used() -> None:
     async def steps() -> None:
         rate = {"tokens_per_s": 0.001, "burst_tokens": 1000, "debt_tokens_max": 100}

@@ -9,10 +9,10 @@ from random import Random
 from typing import Any
 
 import pytest
-from gateway_records import decided, ended
+from gateway_records import asked_for, decided, ended, turned
 
 from headworks.core.effects import Outcome
-from headworks.core.types import Decision, Request, RequestKey, Verdict
+from headworks.core.types import Decision, RequestKey, Verdict
 from headworks.gateway import decisions, log_forms, log_index
 from headworks.gateway.decisions import DecisionLog, find, paths
 from headworks.gateway.log_forms import SHAPES_MAX, exact_ns
@@ -30,12 +30,6 @@ def opened(directory: Path, **settings: Any) -> DecisionLog:
 
 def named(name: str, *verdicts: Verdict, **changes: Any) -> Decision:
     return dataclasses.replace(decided("admit", "", *verdicts), id=name, key=RequestKey("acme", name), **changes)
-
-
-def asked_for(name: str) -> Request:
-    about = (RequestKey("acme", name), False, "print", "acme/1", "interactive", "m", "llama")
-    limits = (1032, None, 64, 1, True, (), None, 0, 10.0, float("inf"), 65.0)
-    return Request(name, *about, *limits, route="/v1/chat/completions")
 
 
 def raw(directory: Path) -> list[Any]:
@@ -285,3 +279,28 @@ def test_F2_records_are_written_in_the_order_in_which_they_came(tmp_path: Path) 
     log.close()
     lines = list(reading.lines(paths(tmp_path)[0]))
     assert [line["kind"] for line in lines] == ["decision", "name", "outcome", "name", "decision", "name"]
+
+
+def test_F2_what_was_refused_unread_is_one_line_and_is_read_as_a_decision_and_an_outcome(tmp_path: Path) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    given = [turned(f"r{number}", FULL._replace(value=number), ROOM) for number in range(3)]
+    given.append(turned("r3", FULL, retry_kind="early", retry_count=2, start_by_s=12.5))
+    apart, together = opened(two), opened(one)
+    for away in given:
+        together.write(away)
+        apart.write(away.decision)
+        apart.write(away.outcome())
+    together.close()
+    apart.close()
+    lines = [line[:4] for line in raw(one) if isinstance(line, list)]
+    assert lines == [["turned_away", form, f"r{number}", None] for number, form in enumerate((1, 1, 1, 2))]
+    assert list(reading.lines(paths(one)[0])) == list(reading.lines(paths(two)[0]))
+    found = find(one, "r3")
+    assert [line["kind"] for line in found] == ["decision", "outcome"]
+    assert found[1]["record"]["retry_kind"] == "early"
+    log_index.make(paths(one)[0])
+    assert find(one, "r3") == found
+    together = opened(one)
+    assert together.delete("acme").lines == 4 + 4, "each line, and the forms at the head and where they were made"
+    together.close()
+    assert find(one, "r3") == []

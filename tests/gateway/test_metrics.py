@@ -6,10 +6,10 @@ import time
 from collections.abc import Iterable
 
 import pytest
-from gateway_records import decided, ended
+from gateway_records import decided, ended, turned
 from prometheus_client.parser import text_string_to_metric_families
 
-from headworks.core.effects import Alarm, Outcome
+from headworks.core.effects import Alarm, Outcome, TurnedAway
 from headworks.core.reasons import REASONS
 from headworks.core.types import Decision, RequestKey, Verdict
 from headworks.gateway.accounts import Accounts, Records
@@ -219,7 +219,7 @@ def test_F1_a_scrape_of_ten_thousand_series_is_short() -> None:
 # what records do
 
 
-def counted(*records: Decision | Outcome) -> dict[str, float]:
+def counted(*records: Decision | Outcome | TurnedAway) -> dict[str, float]:
     made = registry()
     written = Records(Accounts(made), None)
     for record in records:
@@ -282,6 +282,15 @@ def test_F1_a_refusal_counts_by_client(outcome: str, timeouts: int) -> None:
     assert found.get("queue_timeouts_total{class=interactive,tenant=acme}", 0) == timeouts
     assert found[f"queue_wait_seconds_sum{{class=interactive,outcome={outcome},tenant=acme}}"] == 0.5
     assert not [name for name in found if name.startswith(("releases", "tokens"))]
+
+
+def test_F1_what_was_refused_unread_counts_as_any_refusal() -> None:
+    full = Verdict("tenant", "tenant:acme", 2.0, 1, "requests at once", False, "rate_limit_exceeded")
+    given = [turned(f"r{number}", full) for number in range(3)]
+    given += [turned("r3", full, retry_kind="early", retry_count=1), turned("r4", full, full._replace(scope="client:acme/1"))]
+    apart = counted(*(away.decision for away in given), *(away.outcome() for away in given))
+    assert counted(*given) == apart
+    assert apart["refused_total{client=acme/1,reason=rate_limit_exceeded,tenant=acme}"] == 5
 
 
 def test_F1_what_failed_after_admission_is_no_refusal() -> None:

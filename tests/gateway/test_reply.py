@@ -11,8 +11,8 @@ from headworks.core.reasons import REASONS
 from headworks.core.tenant import Left
 from headworks.core.types import Decision, Forecast, RequestKey, Usage, Verdict, Work
 from headworks.gateway.error_shapes import OPENAI, error_event
-from headworks.gateway.every_answer import Allowance, Ids, duration, kept_headers, own_headers
-from headworks.gateway.reply import Answer, denied, failure, http_error, number, refusal
+from headworks.gateway.every_answer import Allowance, Ids, duration, kept_headers, own_headers, pairs_of
+from headworks.gateway.reply import OwnAnswer, denied, failure, http_error, number, refusal
 
 IDS = Ids(b"req-1", b"key-1")
 WALL_S = 1_764_460_800.2
@@ -43,13 +43,13 @@ def decided(reason: str, *verdicts: Verdict, retry_after_s: float | None = None,
     )
 
 
-def headers_of(answer: Answer) -> dict[str, str]:
-    names = [name.decode() for name, _ in answer.headers]
-    assert len(names) == len({name.lower() for name in names}), "a header is given twice"
-    return {name.decode().lower(): value.decode() for name, value in answer.headers}
+def headers_of(answer: OwnAnswer) -> dict[str, str]:
+    pairs = [(name.decode(), value.decode()) for name, value in pairs_of(answer.headers)]
+    assert len(pairs) == len({name.lower() for name, _ in pairs}), "a header is given twice"
+    return {name.lower(): value for name, value in pairs}
 
 
-def body_of(answer: Answer) -> dict[str, Any]:
+def body_of(answer: OwnAnswer) -> dict[str, Any]:
     return json.loads(answer.body)  # type: ignore[no-any-return]
 
 

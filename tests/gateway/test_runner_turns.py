@@ -229,7 +229,7 @@ def test_F1_a_ledger_that_throws_costs_that_ask_and_it_is_asked_again() -> None:
         store = Throws()
         runner = await ready(store)
         alarms: list[str] = []
-        runner._recorder.alarm = lambda alarm: alarms.append(f"{alarm.name} {alarm.subject}")  # type: ignore[method-assign]
+        runner.recorder.alarm = lambda alarm: alarms.append(f"{alarm.name} {alarm.subject}")  # type: ignore[method-assign]
         store.broken = True
         first, second = Caller("first"), Caller("second")
         runner.admit(first)
@@ -238,7 +238,7 @@ def test_F1_a_ledger_that_throws_costs_that_ask_and_it_is_asked_again() -> None:
         runner.admit(second)
         await asyncio.sleep(0)
         assert len(second.sent) == 1, "the next turn goes on as if nothing had been"
-        runner._turns._clock_s = lambda: 100.3
+        runner.turns._clock_s = lambda: 100.3
         runner.feed(events.Tick())
         await asyncio.sleep(0)
         assert len(first.sent) == 1, "what was not answered is asked again"

@@ -24,6 +24,8 @@ PROMISES_MAX = 10_000
 """Returns a bucket remembers; beyond, further refusals share the last one's time."""
 DIGITS = 6
 """Amounts are compared at this resolution: a refill over a sum of times misses the last digits."""
+SCALE = 1e6
+"""The same as a factor: `round` finds its digits by way of a text, and every request with a rate is compared four times."""
 BUDGET_S = 30.0
 """A retry budget looks back over the running half minute and the one before."""
 RETRIES_FREE = 3
@@ -60,7 +62,7 @@ class Bucket:
 
     def drawn_with(self, amount: int, now_s: float) -> float:
         """What would be drawn with this as well. It is granted when that is not above `limit`."""
-        return round(self.burst - self.level(now_s) + amount, DIGITS)
+        return int((self.burst - self.level(now_s) + amount) * SCALE + 0.5) / SCALE
 
     def draw(self, amount: int, now_s: float) -> None:
         """Take it out, whether it may be or not: whoever decides has asked `drawn_with` before."""

@@ -155,6 +155,46 @@ class Outcome:
 
 
 @dataclass(slots=True)
+class TurnedAway:
+    """One that was refused before it was read (`core/turning_away.py`): its decision and its outcome in one."""
+
+    decision: Decision
+    request: Request
+    """As far as it is known."""
+    retry_kind: str
+
+    def outcome(self) -> Outcome:
+        """As it would stand in the record of any other."""
+        decision, request = self.decision, self.request
+        return Outcome(
+            request.id,
+            request.key,
+            "",
+            "refused",
+            decision.reason,
+            request.service_class,
+            request.model,
+            request.pool,
+            request.client,
+            request.retry_count > 0,
+            request.arrived_s,
+            None,
+            None,
+            None,
+            decision.decided_s,
+            decision.work,
+            None,
+            "",
+            None,
+            False,
+            None,
+            retry_kind=self.retry_kind,
+            request=request,
+            told_s=decision.decided_s,
+        )
+
+
+@dataclass(slots=True)
 class Record:
     """Write this down: a decision when it is made, an outcome when a request has ended."""
 

@@ -31,6 +31,7 @@ from headworks.core.refusing import Refusing, blocked_by
 from headworks.core.second_tries import SecondTries
 from headworks.core.session import Sessions
 from headworks.core.snapshot import audit, snapshot, tenant_use
+from headworks.core.turning_away import TurningAway
 from headworks.core.types import Execution, Owner, Reservation
 
 
@@ -53,6 +54,8 @@ class Gate:
         self._sessions = Sessions(self._desk, self._changes, self._refusing, self._identity, self._boot, *go_on)
         self.consider = Considering(self._desk, self._changes, self._sessions, self._boot).consider
         """What a request would be told if it came now (`core/considering.py`)."""
+        self.turn_away, self.shut = TurningAway(self._desk, self._changes, self._refusing).turn_away, self._refusing.shut
+        """The refusal of a request that need not be read; and the clients of which one may be (`core/turning_away.py`)."""
         self.left, self.unsure, self.estimates = self._desk.left, self._desk.unsure, self._desk.decider.estimator.standing
         """For looking in, as `snapshot` below."""
         self._handlers: dict[type[Any], Callable[[Any, float], None]] = {

@@ -8,6 +8,7 @@ a check of the ledger and is charged there with everything else.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from headworks.core.buckets import Bucket
 from headworks.core.commands import Shortfall
@@ -16,7 +17,10 @@ from headworks.core.life import Life
 from headworks.core.policy import PricePolicy
 from headworks.core.quota import FREE, GONE, PREFIX, billed
 from headworks.core.tenant import FROZEN, RATE, Rate
-from headworks.core.types import Row
+from headworks.core.types import Request, Row, Work
+
+if TYPE_CHECKING:
+    from headworks.core.lane import Lane
 
 RETRIES = "retry_budget_exceeded"
 NEVER = "request_exceeds_capacity"
@@ -47,7 +51,7 @@ def arrived(life: Life, now_s: float) -> list[Row]:
         budget.first(now_s)
     for rate in (tenant.rate, client.rate):
         rate.rows(found, life.work.tokens, now_s)
-    return [*_quota(life, now_s), *_weight(life, now_s), *found]
+    return [*_quota(life.lane, request, life.work, now_s), *_weight(life, now_s), *found]
 
 
 def _weight(life: Life, now_s: float) -> list[Row]:
@@ -60,22 +64,26 @@ def _weight(life: Life, now_s: float) -> list[Row]:
 
 def foreseen(life: Life, now_s: float) -> list[Row]:
     """The verdicts on one that has not come: its retry costs nothing."""
-    found: list[Row] = []
-    for rate in _rates(life, now_s):
-        rate.rows(found, life.work.tokens, now_s)
-    return [*_quota(life, now_s), *found]
+    return foreseen_of(life.lane, life.request, life.work, now_s)
+
+
+def foreseen_of(lane: Lane, request: Request, work: Work, now_s: float) -> list[Row]:
+    """The same of so much work."""
+    found = _quota(lane, request, work, now_s)
+    lane.tenant.rate.rows(found, work.tokens, now_s)
+    lane.tenant.client(request.client, now_s).rate.rows(found, work.tokens, now_s)
+    return found
 
 
 def again(life: Life, now_s: float) -> list[Row]:
     """The verdicts on one that has been let in: the quota as it stands, and what was compared when it drew on its rates."""
-    return [*_quota(life, now_s), *(row for row in life.rows if row[REASON] in (RATE, RETRIES))]
+    return [*_quota(life.lane, life.request, life.work, now_s), *(row for row in life.rows if row[REASON] in (RATE, RETRIES))]
 
 
-def _quota(life: Life, now_s: float) -> list[Row]:
-    lane = life.lane
+def _quota(lane: Lane, request: Request, work: Work, now_s: float) -> list[Row]:
     quota = lane.tenant.quota
     found: list[Row] = [("tenant", lane.tenant_scope, 1, 0, WHILE_FROZEN, FROZEN)] if lane.tenant_policy.frozen else []
-    return found + quota.rows(lane.tenant_scope, life.work, life.request.model, now_s) if quota is not None else found
+    return found + quota.rows(lane.tenant_scope, work, request.model, now_s) if quota is not None else found
 
 
 def never(life: Life, now_s: float) -> Row | None:
@@ -147,7 +155,9 @@ def _used_tokens(life: Life) -> int:
 
 def refill_s(life: Life, horizon_s: float, now_s: float) -> float:
     """When its buckets will have refilled for it."""
-    return max(rate.wait_s(life.work.tokens, horizon_s, now_s) for rate in _rates(life, now_s))
+    of_tenant, of_client = _rates(life, now_s)
+    tokens = life.work.tokens
+    return max(of_tenant.wait_s(tokens, horizon_s, now_s), of_client.wait_s(tokens, horizon_s, now_s))
 
 
 def refilled_s(life: Life, now_s: float) -> float:

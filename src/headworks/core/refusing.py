@@ -24,7 +24,7 @@ from headworks.core.quota import GONE, PREFIX, shortfall_rows
 from headworks.core.reading import SATURATED
 from headworks.core.reasons import REASONS
 from headworks.core.session_use import EXHAUSTED
-from headworks.core.tenant import FROZEN
+from headworks.core.tenant import FROZEN, RATE
 from headworks.core.types import READ_UNITS, Usage
 from headworks.core.unread import has_read
 
@@ -38,6 +38,10 @@ EXPIRES_AS = frozenset(
 FOR_WANT_OF = frozenset({"pool", "engine"})
 """Whose fault a refusal is that more engines would have spared: such work is demand (F4)."""
 
+USED_UP = frozenset({FROZEN, GONE, RATE})
+"""What the next request of the same client will most likely be refused for, whatever it asks."""
+SHUT_MAX = 10_000
+"""Clients that are looked at before they are read; those beyond are read."""
 LATE_S = 1e-9
 """Its time ran out to the instant: by this much it is past its limit, so that the comparison in the record holds."""
 
@@ -59,6 +63,8 @@ class Refusing:
     def __init__(self, desk: Desk, course: Course) -> None:
         self._desk = desk
         self._course = course
+        self.shut: dict[str, None] = {}
+        """Clients one of whose requests was refused for what they have used up (`core/turning_away.py`)."""
 
     def turn_away(self, life: Life, reason: str, now_s: float, outcome: str = "refused", usage: Usage | None = None) -> None:
         """Refuse something of which nothing is charged."""
@@ -104,6 +110,8 @@ class Refusing:
         life.end_reason = reason
         if REASONS[reason].scope in FOR_WANT_OF:
             self._denied(life, now_s)
+        elif reason in USED_UP and len(self.shut) < SHUT_MAX:
+            self.shut[life.request.client] = None
         decision = desk.decider.decision(life, "refuse", reason, now_s)
         desk.record(decision)
         self._course.report(life, now_s, outcome)

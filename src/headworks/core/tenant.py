@@ -60,11 +60,13 @@ class Rate:
 
     def wait_s(self, tokens: int, horizon_s: float, now_s: float) -> float:
         """When a request of so many tokens should come back, as a promise of every bucket that refused it."""
-        waits_s = [0.0]
-        for bucket, amount in self.amounts(tokens):
-            if bucket.wait_s(amount, now_s) > 0.0:
-                waits_s.append(bucket.promise(amount, horizon_s, now_s))
-        return max(waits_s)
+        wait_s, bucket = 0.0, self.tokens
+        if bucket is not None and bucket.wait_s(tokens, now_s) > 0.0:
+            wait_s = bucket.promise(tokens, horizon_s, now_s)
+        bucket = self.requests
+        if bucket is not None and bucket.wait_s(1, now_s) > 0.0:
+            wait_s = max(wait_s, bucket.promise(1, horizon_s, now_s))
+        return wait_s
 
     def amounts(self, tokens: int) -> list[tuple[Bucket, int]]:
         """What a request of so many tokens draws on which bucket."""
@@ -155,17 +157,23 @@ class TenantUse:
         policy = self.policy
         if policy.rate is None and policy.client_rate is None:
             return _of(policy.active_requests_max, self.requests), _of(policy.active_tokens_max, self.tokens)
-        rates = (self.rate, self.client(client, now_s).rate)
+        own, rate = self.rate, self.client(client, now_s).rate
         return (
-            _least([rate.requests for rate in rates], now_s) or _of(policy.active_requests_max, self.requests),
-            _least([rate.tokens for rate in rates], now_s) or _of(policy.active_tokens_max, self.tokens),
+            _least(own.requests, rate.requests, now_s) or _of(policy.active_requests_max, self.requests),
+            _least(own.tokens, rate.tokens, now_s) or _of(policy.active_tokens_max, self.tokens),
         )
 
 
-def _least(buckets: list[Bucket | None], now_s: float) -> Left | None:
-    """What may be borrowed beyond is not counted as left."""
-    found = [Left(one.burst, max(0, int(one.level(now_s))), one.full_s(now_s)) for one in buckets if one is not None]
-    return min(found, key=lambda left: left.remaining, default=None)
+def _least(of_tenant: Bucket | None, of_client: Bucket | None, now_s: float) -> Left | None:
+    """By the bucket that has less. What may be borrowed beyond is not counted as left."""
+    bucket = of_tenant
+    if of_client is not None and (of_tenant is None or _remaining(of_client, now_s) < _remaining(of_tenant, now_s)):
+        bucket = of_client
+    return None if bucket is None else Left(bucket.burst, _remaining(bucket, now_s), bucket.full_s(now_s))
+
+
+def _remaining(bucket: Bucket, now_s: float) -> int:
+    return max(0, int(bucket.level(now_s)))
 
 
 def _of(limit: int | None, held: int) -> Left | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from headworks.core.effects import Alarm, Outcome
+from headworks.core.effects import Alarm, Outcome, TurnedAway
 from headworks.core.policy import MIRROR
 from headworks.core.reasons import REASONS
 from headworks.core.types import Decision
@@ -34,7 +34,7 @@ class Accounts:
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
         registry.before_look = self._count
-        self._waiting: list[Decision | Outcome] = []
+        self._waiting: list[Decision | Outcome | TurnedAway] = []
         self._attempts: dict[tuple[str, str], int] = {}
         self.alarms: dict[str, int] = {}
         """By name. They have no metric of their own: each one has a metric or a record that shows the matter itself."""
@@ -42,8 +42,8 @@ class Accounts:
         self._latest: dict[str, deque[Decision]] = {}
         """By outcome, up to the last counting."""
 
-    def record(self, record: Decision | Outcome) -> bool:
-        """A decision was made, at arrival or after waiting; or an arrival has ended. Whether all that waited is counted now."""
+    def record(self, record: Decision | Outcome | TurnedAway) -> bool:
+        """A decision was made, at arrival or after waiting; an arrival has ended; or both. Whether all of them are counted."""
         self._waiting.append(record)
         if len(self._waiting) < WAITING_MAX:
             return False
@@ -69,6 +69,7 @@ class Accounts:
         attempts, self._attempts = self._attempts, {}
         decided: dict[Name, list[Decision]] = {}
         ended: dict[Name, list[Outcome]] = {}
+        turned: dict[Name, list[TurnedAway]] = {}
         for one in waiting:
             if isinstance(one, Decision):
                 made = one.key.tenant, one.service_class, one.model, one.outcome, one.reason
@@ -76,6 +77,8 @@ class Accounts:
                 if same is None:
                     same = decided[made] = []
                 same.append(one)
+            elif isinstance(one, TurnedAway):
+                turned.setdefault(_turned_name(one), []).append(one)
             else:
                 name = _name(one)
                 alike = ended.get(name)
@@ -86,6 +89,8 @@ class Accounts:
             self._count_decisions(same)
         for alike in ended.values():
             self._count_outcomes(alike)
+        for away in turned.values():
+            self._count_turned_away(away)
         for attempt, number in attempts.items():
             self._registry.counter("upstream_attempts_total", *attempt).add(number)
 
@@ -94,10 +99,7 @@ class Accounts:
         one, counter, histogram = decisions[0], self._registry.counter, self._registry.histogram
         tenant, service_class = one.key.tenant, one.service_class
         counter("decisions_total", tenant, service_class, one.model, one.outcome, one.reason).add(len(decisions))
-        latest = self._latest.get(one.outcome)
-        if latest is None:
-            latest = self._latest[one.outcome] = deque(maxlen=LATEST_MAX)
-        latest.extend(decisions[-LATEST_MAX:])
+        self._keep_latest(decisions[-LATEST_MAX:])
         waits_s = [wait_s for decision in decisions if (wait_s := decision.forecast.wait_s) is not None]
         if waits_s:
             histogram("wait_predicted_seconds", service_class).observe_all(waits_s)
@@ -113,6 +115,36 @@ class Accounts:
         if one.outcome == "queue":
             positions = [float(decision.position) for decision in decisions]
             histogram("queue_depth_observed", service_class, tenant).observe_all(positions)
+
+    def _keep_latest(self, decisions: list[Decision]) -> None:
+        """Of one outcome."""
+        latest = self._latest.get(decisions[0].outcome)
+        if latest is None:
+            latest = self._latest[decisions[0].outcome] = deque(maxlen=LATEST_MAX)
+        latest.extend(decisions)
+
+    def _count_turned_away(self, turned: list[TurnedAway]) -> None:
+        """Those of one tenant, client, class, model, reason and kind of retry: as their decisions and outcomes would count."""
+        one, counter, number = turned[0], self._registry.counter, len(turned)
+        request, reason, retry_kind = one.request, one.decision.reason, one.retry_kind
+        tenant, service_class, model = request.key.tenant, request.service_class, request.model
+        counter("decisions_total", tenant, service_class, model, "refuse", reason).add(number)
+        self._keep_latest([away.decision for away in turned[-LATEST_MAX:]])
+        failed: dict[tuple[str, str], int] = {}
+        for away in turned:
+            for check, scope, value, limit, _, _ in away.decision.rows:
+                if value > limit:
+                    failed[check, scope] = failed.get((check, scope), 0) + 1
+        for (check, scope), times in failed.items():
+            counter("verdict_failures_total", check, scope.partition(":")[0]).add(times)
+        attempt = "retry" if request.retry_count else "first"
+        counter("requests_total", tenant, service_class, model, "refused", reason, attempt).add(number)
+        waits_s = [away.decision.waited_s for away in turned]
+        self._registry.histogram("queue_wait_seconds", service_class, tenant, "refused").observe_all(waits_s)
+        if retry_kind:
+            counter("retries_total", tenant, request.client, retry_kind).add(number)
+        if REASONS[reason].status in OVERLOADED:
+            counter("refused_total", tenant, request.client, reason).add(number)
 
     def _count_outcomes(self, outcomes: list[Outcome]) -> None:
         """Outcomes of one tenant, class, model, pool, client, result, reason and evidence."""
@@ -233,6 +265,20 @@ def _name(end: Outcome) -> Name:
     )
 
 
+def _turned_name(turned: TurnedAway) -> Name:
+    """The same of those that were turned away."""
+    request = turned.request
+    return (
+        request.key.tenant,
+        request.client,
+        request.service_class,
+        request.model,
+        turned.decision.reason,
+        turned.retry_kind,
+        request.retry_count > 0,
+    )
+
+
 class Records:
     """Everything the gate wants written down: counted, and logged where a log is configured."""
 
@@ -245,11 +291,11 @@ class Records:
         self._log = log
         self._usage = usage
 
-    def record(self, record: Decision | Outcome) -> None:
+    def record(self, record: Decision | Outcome | TurnedAway) -> None:
         log, usage = self._log, self._usage
         if log is not None:
             log.write(record)
-        if record.key.tenant == MIRROR:
+        if not isinstance(record, TurnedAway) and record.key.tenant == MIRROR:  # no copy comes to the door
             self._copied(record)
             return
         if isinstance(record, Outcome):
@@ -259,6 +305,8 @@ class Records:
                 self.costs.ended(record)
             if self.telemetry is not None:
                 self.telemetry.ended(record)
+        elif self.telemetry is not None and isinstance(record, TurnedAway):  # nothing ran, and nothing was avoided
+            self.telemetry.ended(record.outcome())
         if self._accounts.record(record):
             if log is not None:
                 log.encode()

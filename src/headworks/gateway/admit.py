@@ -23,10 +23,11 @@ from headworks.core.policy import INFINITE_S, ClassPolicy
 from headworks.core.reasons import REASONS
 from headworks.core.types import Budget, Decision, Request, RequestKey, SessionRecord, Usage
 from headworks.gateway import reply
+from headworks.gateway.allowances import Allowances
 from headworks.gateway.asked import class_refused
 from headworks.gateway.dialects import chat, completions, embeddings, responses
 from headworks.gateway.dialects.table import DIALECTS, Dialect
-from headworks.gateway.every_answer import Allowance, Ids, own_headers
+from headworks.gateway.every_answer import Ids, own_headers
 from headworks.gateway.http.exchange import Exchange
 from headworks.gateway.keys import Identity
 from headworks.gateway.models import Models
@@ -109,6 +110,8 @@ class Asked(Protocol):
 class Reader(Protocol):
     """Reads what is asked for, and says what is wrong with it: `proxy.Proxy`."""
 
+    allowances: Allowances
+
     def service_class(self, headers: Mapping[bytes, bytes], identity: Identity) -> ClassPolicy | None: ...
 
     def call(
@@ -123,8 +126,6 @@ class Reader(Protocol):
     ) -> Asked | None: ...
 
     def fail(self, exchange: Exchange, code: str, ids: Ids, *, subject: str = "", param: str | None = None) -> None: ...
-
-    def allowance(self, tenant: str, client: str) -> Allowance | None: ...
 
 
 class Admit:
@@ -161,7 +162,7 @@ class Admit:
     def _consider(self, exchange: Exchange, request: Request, ids: Ids) -> None:
         """What this request would be told, with nothing charged, queued or written down."""
         decision = self._runner.gate.consider(request, self._clock_s())
-        allowance = self._reader.allowance(decision.key.tenant, request.client)
+        allowance = self._reader.allowances.of(decision.key.tenant, request.client)
         headers = [*own_headers(ids, decision.forecast.wait_s or 0.0, allowance), reply.JSON]
         exchange.respond(200, headers, _encode(considered(decision)))
 
@@ -225,7 +226,7 @@ class Admit:
 
     def refuse(self, exchange: Exchange, decision: Decision, client: str, ids: Ids) -> None:
         """A session that is not opened is refused as any request is."""
-        allowance = self._reader.allowance(decision.key.tenant, client)
+        allowance = self._reader.allowances.of(decision.key.tenant, client)
         exchange.respond(*reply.refusal(decision, ids, wall_s=self._wall_s(), allowance=allowance))
 
     def forget(self, name: str) -> None:

@@ -16,7 +16,7 @@ from headworks.gateway.error_shapes import error_event
 from headworks.gateway.every_answer import KEPT_FROM_ENGINE, Headers, Ids, kept_headers
 from headworks.gateway.http.answer import header_lines
 from headworks.gateway.reader import Reader
-from headworks.gateway.reply import Answer, failure
+from headworks.gateway.reply import OwnAnswer, failure
 
 EngineHeaders = Sequence[tuple[bytes, bytes]]
 
@@ -331,7 +331,7 @@ class Audience:
             self._tell(member, answer)
             member.ended()
 
-    def _tell(self, member: _Member, answer: Answer) -> None:
+    def _tell(self, member: _Member, answer: OwnAnswer) -> None:
         if self.started:
             member.client.write(error_event(member.ids.shape, answer.body))
             member.client.abort()

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from headworks.core.effects import Outcome
+from headworks.core.effects import Outcome, TurnedAway
 from headworks.core.types import Decision, RequestKey
 from headworks.gateway import log_index
 from headworks.gateway.clock import UtcStamp
@@ -73,7 +73,7 @@ class DecisionLog:
         self._stamp = UtcStamp()
         self._encode_lines = msgspec.json.Encoder().encode_lines
         self._forms = Forms()
-        self._waiting: list[Decision | Outcome | Noted] = []
+        self._waiting: list[Decision | Outcome | TurnedAway | Noted] = []
         """Records that are not encoded yet. Put down without the lock, so they are only ever added behind the others."""
         self._encoded: list[bytes] = []
         self._encoded_bytes = 0
@@ -93,7 +93,7 @@ class DecisionLog:
         self._writer = threading.Thread(target=self._write_on, name="decision-log", daemon=True)
         self._writer.start()
 
-    def write(self, record: Decision | Outcome | Noted) -> None:
+    def write(self, record: Decision | Outcome | TurnedAway | Noted) -> None:
         """Put a record down. It is in the file within `FLUSH_S`, or when the log is closed."""
         self._waiting.append(record)
         if len(self._waiting) >= WAITING_MAX:
@@ -147,6 +147,8 @@ class DecisionLog:
                 lines.append(forms.decision(record, ahead_s))
             elif isinstance(record, Outcome):
                 lines.append(forms.outcome(record, ahead_s))
+            elif isinstance(record, TurnedAway):
+                lines.append(forms.turned_away(record, ahead_s))
             else:
                 lines.append(Line(record.kind, self._stamp.text(record.at_s + ahead_s), record.at_s, record.record))
         self._write_forms()
@@ -229,15 +231,13 @@ def _told(path: Path, written: Iterable[Any]) -> Iterator[dict[str, Any]]:
         if meaning is None:
             meaning = Meaning()
             for head in _lines_at(path, [0]):
-                meaning.line(head)
+                meaning.lines(head)
         if meaning.lacks(given):
             offsets, covered_bytes = log_index.look_up(path, f"{FORM} {given[1]}")
             for form in _lines_at(path, offsets) if offsets else _lines_with(path, FORM_LINE, covered_bytes):
-                meaning.line(form)
+                meaning.lines(form)
             meaning.forms.setdefault(given[1], None)  # it was lost: nobody looks for it again
-        line = meaning.line(given)
-        if line is not None:
-            yield line
+        yield from meaning.lines(given)
 
 
 def _lines_at(path: Path, offsets: list[int]) -> Iterator[Any]:

@@ -6,8 +6,6 @@ section 9). Which shape it is stands with the names of a request (`every_answer.
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
 OPENAI = "openai"
@@ -39,27 +37,22 @@ class Error(msgspec.Struct):
     code: str
 
 
-class _Body(msgspec.Struct):
-    error: Error
-    headworks: Any
-
-
 class _AnthropicBody(msgspec.Struct):
     type: str
     error: Error
     request_id: str
-    headworks: Any
+    headworks: msgspec.Raw
 
 
 _encode = msgspec.json.Encoder().encode
 
 
-def written(shape: str, status: int, error: Error, explanation: Any, request_id: bytes) -> bytes:
-    """The body of an error."""
+def written(shape: str, status: int, error: Error, explanation: bytes, request_id: bytes) -> bytes:
+    """The body of an error. `explanation` is JSON."""
     if shape != ANTHROPIC:
-        return _encode(_Body(error, explanation))
+        return b'{"error":%b,"headworks":%b}' % (_encode(error), explanation)
     named = Error(error.message, _TYPES.get(status, "api_error"), error.param, error.code)
-    return _encode(_AnthropicBody("error", named, request_id.decode("latin-1"), explanation))
+    return _encode(_AnthropicBody("error", named, request_id.decode("latin-1"), msgspec.Raw(explanation)))
 
 
 def bare(shape: str, status: int, error: Error) -> bytes:

@@ -51,12 +51,18 @@ class Allowance:
 
 def own_headers(ids: Ids, waited_s: float, allowance: Allowance | None = None, degraded: str = "") -> Headers:
     """What every answer carries, streams included."""
-    headers: Headers = []
-    for line in own_lines(ids, waited_s, allowance).split(b"\r\n")[:-1]:
-        name, _, value = line.partition(b": ")
-        headers.append((name, value))
+    headers = pairs_of(own_lines(ids, waited_s, allowance))
     if degraded:
         headers.append((b"Headworks-Degraded", degraded.encode("latin-1", "replace")))
+    return headers
+
+
+def pairs_of(lines: bytes) -> Headers:
+    """Whole lines, taken apart."""
+    headers: Headers = []
+    for line in lines.split(b"\r\n")[:-1]:
+        name, _, value = line.partition(b": ")
+        headers.append((name, value))
     return headers
 
 

@@ -92,9 +92,9 @@ def _taken_out(path: Path, tenant: str) -> int:
 def _kept(text: bytes, meaning: Meaning, tenant: str) -> bytes:
     """The line as it stays: itself, without the tenant, or nothing. What cannot be read goes, as nobody knows whose it is."""
     given = parsed(text)
-    line = meaning.line(given)
+    told = meaning.lines(given)
     if isinstance(given, list):
-        return b"" if line is None or line["record"]["key"][0] == tenant else text
+        return b"" if not told or told[0]["record"]["key"][0] == tenant else text
     if not isinstance(given, dict):
         return b""
     record = given["record"]

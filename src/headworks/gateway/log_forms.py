@@ -7,9 +7,9 @@ they were only predicted.
 
 from __future__ import annotations
 
-from headworks.core.effects import Outcome
+from headworks.core.effects import Outcome, TurnedAway
 from headworks.core.types import Decision, Forecast, Request, Usage, Work
-from headworks.logs.fields import DECISION, OUTCOME
+from headworks.logs.fields import DECISION, OUTCOME, TURNED_AWAY
 
 FORMS_MAX = 8_192
 """Of one process. What comes when there are so many has its form in itself."""
@@ -22,7 +22,8 @@ EXACT_S_MAX = 9_000_000.0
 
 LANE = ("gateway", "tenant", "service_class", "model", "pool")
 END = ("tenant", "client", "service_class", "model", "pool")
-"""What decisions have in common, and what outcomes have."""
+AWAY = ("gateway", "tenant", "client", "service_class", "model", "pool")
+"""What decisions have in common, what outcomes have, and what those have that are both."""
 
 Line = list[object]
 Rows = tuple[tuple[object, ...], ...]
@@ -42,8 +43,8 @@ class Forms:
 
     def __init__(self) -> None:
         self._count = 0
-        self._shapes: dict[tuple[str, str, str, str, str], list[Shape]] = {}
-        """By gateway, tenant, class, model and pool; the one that was used last is the first."""
+        self._shapes: dict[tuple[str, ...], list[Shape]] = {}
+        """By gateway, tenant, class, model and pool, or by `AWAY` and the route; the one that was used last is the first."""
         self._ends: dict[tuple[str, str, str, str, str, str, str], int] = {}
         """By tenant, client, class, model, pool, kind of prompt and route."""
         self.made: list[dict[str, object]] = []
@@ -57,7 +58,8 @@ class Forms:
     def decision(self, decision: Decision, ahead_s: float) -> Line:
         """The line of a decision. `ahead_s`: of Unix time to its clock."""
         forecast, work, name, decided_s = decision.forecast, decision.work, decision.key.request_id, decision.decided_s
-        form, compared = self._compared(decision)
+        common = decision.gateway, decision.key.tenant, decision.service_class, decision.model, decision.pool
+        form, compared = self._compared(LANE, common, decision.rows)
         line: Line = [
             DECISION,
             form,
@@ -148,15 +150,49 @@ class Forms:
             ]
         return line
 
-    def _compared(self, decision: Decision) -> tuple[object, list[object]]:
-        """The form, and the two numbers of each comparison."""
-        rows: Rows = decision.rows
-        lane = decision.gateway, decision.key.tenant, decision.service_class, decision.model, decision.pool
-        shapes = self._shapes.get(lane)
+    def turned_away(self, turned: TurnedAway, ahead_s: float) -> Line:
+        """The line of what was refused before it was read."""
+        decision, request = turned.decision, turned.request
+        work, at_s = decision.work, decision.decided_s
+        who = decision.gateway, request.key.tenant, request.client, request.service_class, request.model, request.pool
+        form, compared = self._compared(AWAY, (*who, request.route), decision.rows)
+        return [
+            TURNED_AWAY,
+            form,
+            request.id,
+            None,
+            int((at_s + ahead_s) * US_PER_S + 0.5),
+            exact_ns(at_s),
+            exact_ns(request.arrived_s),
+            decision.reason,
+            compared,
+            decision.retry_after_s,
+            turned.retry_kind,
+            work.tokens,
+            work.prefill_tokens,
+            work.sequences,
+            work.kv_tokens,
+            work.output_tokens,
+            work.basis,
+            work.output_tokens_max,
+            work.bound_tokens,
+            decision.policy_version,
+            request.prompt_bytes,
+            request.output_tokens_max,
+            request.samples,
+            request.stream,
+            request.retry_count,
+            whole_ns(request.start_by_s - request.arrived_s),
+            whole_ns(request.finish_by_s - request.arrived_s),
+        ]
+
+    def _compared(self, names: tuple[str, ...], common: tuple[str, ...], rows: Rows) -> tuple[object, list[object]]:
+        """The form, and the two numbers of each comparison. `common`: by these names, and at last the route if there is one."""
+        shapes = self._shapes.get(common)
         if shapes is None:
             shapes = []
             if len(self._shapes) < FORMS_MAX:
-                self._shapes[lane] = shapes
+                self._shapes[common] = shapes
         for place in range(len(shapes)):
             shape = shapes[place]
             compared = _numbers(rows, shape.rows)
@@ -164,7 +200,9 @@ class Forms:
                 if place:
                     shapes[0], shapes[place] = shape, shapes[0]
                 return shape.number, compared
-        form: dict[str, object] = {**dict(zip(LANE, lane, strict=True)), "verdicts": [_measure(row) for row in rows]}
+        form: dict[str, object] = {**dict(zip(names, common, strict=False)), "verdicts": [_measure(row) for row in rows]}
+        if len(common) > len(names):
+            form["asked"] = ["text", common[-1]]
         if len(shapes) < SHAPES_MAX and self._count < FORMS_MAX:
             shapes.insert(0, Shape(self._make(form), rows))
             return self._count, [number for row in rows for number in (row[2], row[3])]

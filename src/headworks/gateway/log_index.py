@@ -35,7 +35,7 @@ UNCOVERED_BYTES_MIN = 16 * 1024 * 1024
 RECORD = b'"record":{'
 OBJECT = re.compile(rb'"record":\{"id":"([^"\\]+)","key":\["[^"\\]*","([^"\\]+)"\](?:,"(?:execution|request_id)":"([^"\\]+)")?')
 """A record begins with its names, in this order: those that clients gave, and all that were written before arrays were."""
-ARRAY = re.compile(rb'\["(?:decision|outcome)",(?:\d+|{.*?}),"([^"\\]+)",(?:null|"([^"\\]+)")(?:,"([^"\\]+)")?')
+ARRAY = re.compile(rb'\["(?:decision|outcome|turned_away)",(?:\d+|{.*?}),"([^"\\]+)",(?:null|"([^"\\]+)")(?:,"([^"\\]+)")?')
 """Kind, form, id, key, and of an outcome the execution (`logs/fields.py`)."""
 FORM = re.compile(rb'{"kind":"form",.*?"record":{"number":(\d+)')
 LOWEST_PRIORITY = 19

@@ -17,6 +17,7 @@ from headworks.core.types import Decision, Leeway, Request, RequestKey, Usage
 from headworks.engines.base import Engine
 from headworks.gateway import each_usage, reply
 from headworks.gateway.admit import SESSION, Admit, is_admit, session_of
+from headworks.gateway.allowances import Allowances
 from headworks.gateway.answers import Answers
 from headworks.gateway.asked import REQUEST_ID, RETRY_COUNT, Asker, class_asked, class_refused, credential, ids_of, retries
 from headworks.gateway.assembly import Assembled
@@ -27,10 +28,11 @@ from headworks.gateway.dialects import variants
 from headworks.gateway.dialects.base import NO_PARTS, Fault, Limits, Parsed
 from headworks.gateway.dialects.parts import sized
 from headworks.gateway.dialects.table import DIALECTS, Dialect
+from headworks.gateway.door import Door
 from headworks.gateway.equals import Equals, Name
 from headworks.gateway.error_shapes import OPENAI
 from headworks.gateway.event_rate import EventRate
-from headworks.gateway.every_answer import Allowance, Ids, own_lines
+from headworks.gateway.every_answer import Ids, own_lines
 from headworks.gateway.follow import EqualFollow, Follow, SharedFollow
 from headworks.gateway.guard import Guard
 from headworks.gateway.http.exchange import Exchange
@@ -74,11 +76,14 @@ class Proxy:
         self._prefix, self._count = f"req_{boot[:12]}", 0
         self._clock_s, self.wall_s = clock_s, wall_s
         self._rates: dict[str, EventRate] = {}
+        self.allowances = Allowances(runner.gate, policy, clock_s)
         self.admit = Admit(runner, models, self, clock_s, wall_s)
+        self._door = Door(runner, models, self.allowances, self._note, wall_s)
 
     def change_policy(self, policy: Policy, limits: Limits) -> None:
         """Requests that arrive from now on are read by the new policy."""
         self._policy, self._limits = policy, limits
+        self.allowances.change_policy(policy)
 
     def serve(self, exchange: Exchange) -> Coroutine[Any, Any, None] | None:
         """Answer one request, whatever becomes of it. What it has to wait for, and only that, is in the coroutine."""
@@ -131,17 +136,24 @@ class Proxy:
         self, exchange: Exchange, dialect: Dialect, body: bytes, own_id: str, ids: Ids, asker: Asker
     ) -> Coroutine[Any, Any, None] | None:
         """Hand over what its body asks for; first its prompt is counted, where a tokenizer says how long that is."""
+        door = self._door
+        if asker.identity.client in door.shut and door.turn_away(exchange, dialect.path, body, own_id, ids, asker):
+            return None
         call = self.call(exchange, dialect, body, own_id, ids, asker.identity, asker.service_class)
         if call is None:
             return None
-        if REQUEST_ID in exchange.headers and ids.request_id is exchange.headers[REQUEST_ID]:
-            self._own.note(own_id, call.request.key, ids.request_id.decode("latin-1"))
-        if self._tracing.concerns(exchange.headers):
-            call.trace_lines = self._tracing.lines(exchange.headers, call.request)
+        call.trace_lines = self._note(exchange, call.request, ids)
         if self.counting is not None and call.parsed.prompt_tokens is None:
             return self._count_and_admit(call, self.counting)
         self._admit(call)
         return None
+
+    def _note(self, exchange: Exchange, request: Request, ids: Ids) -> bytes:
+        """Its client's own name for it, and its trace; gives the lines of that for the head of what its engine is sent."""
+        headers = exchange.headers
+        if REQUEST_ID in headers and ids.request_id is headers[REQUEST_ID]:
+            self._own.note(request.id, request.key, ids.request_id.decode("latin-1"))
+        return self._tracing.lines(headers, request) if self._tracing.concerns(headers) else b""
 
     async def _count_and_admit(self, call: ProxyCall, counting: Counting) -> None:
         call.request = await counting.sized(call.request, call.parsed, self._policy, self._runner.gate.unsure)
@@ -254,19 +266,8 @@ class Proxy:
         exchange.respond(*reply.failure(code, ids, wall_s=self.wall_s(), subject=subject, param=param))
 
     def refuse(self, call: ProxyCall, decision: Decision, usage: Usage | None) -> None:
-        allowance = self.allowance(decision.key.tenant, call.request.client)
+        allowance = self.allowances.of(decision.key.tenant, call.request.client)
         call.exchange.respond(*reply.refusal(decision, call.ids, wall_s=self.wall_s(), allowance=allowance, usage=usage))
-
-    def allowance(self, tenant: str, client: str) -> Allowance | None:
-        """The limits of tenant and client, and what is left of them now (K24)."""
-        policy = self._policy.tenants.get(tenant)
-        if policy is None:
-            return None
-        holds = policy.active_tokens_max is not None or policy.active_requests_max is not None
-        if not holds and policy.rate is None and policy.client_rate is None:
-            return None
-        requests, tokens = self._runner.gate.left(tenant, client, self._clock_s())
-        return Allowance(requests, tokens)
 
     # an execution
 
@@ -320,7 +321,7 @@ class Proxy:
 
     def seat(self, call: ProxyCall, audience: Audience, decision: Decision) -> bool:
         """Let a call's client have this answer. False: what there was of it is not kept."""
-        lines = own_lines(call.ids, decision.waited_s, self.allowance(call.request.key.tenant, call.request.client))
+        lines = own_lines(call.ids, decision.waited_s, self.allowances.of(call.request.key.tenant, call.request.client))
         degraded = decision.degraded or audience.degraded
         if degraded:
             lines += b"Headworks-Degraded: %b\r\n" % degraded.encode("latin-1", "replace")

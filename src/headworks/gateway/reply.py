@@ -16,11 +16,12 @@ from typing import NamedTuple
 import msgspec
 
 from headworks.core.reasons import REASONS, Reason
-from headworks.core.types import Decision, Forecast, Usage
+from headworks.core.turning_away import NOT_FORESEEN
+from headworks.core.types import Decision, Usage
+from headworks.gateway import verdict_text
 from headworks.gateway.error_shapes import OPENAI, Error, bare, written
-from headworks.gateway.every_answer import Allowance, Headers, Ids, own_headers
+from headworks.gateway.every_answer import Allowance, Headers, Ids, own_lines, pairs_of
 from headworks.gateway.guard import Overload
-from headworks.gateway.verdicts import ShownVerdict, shown
 
 HORIZON_S = 60
 """Longer waits are not waited for: OpenAI's SDK ignores a hint above it and backs off by its own half second."""
@@ -30,40 +31,45 @@ OVERLOAD_STATUSES = frozenset({429, 503})
 DECIDED_BY = {"queue_delay_and_kv_saturation": "queue_delay_exceeded"}
 """Codes that stand for two failed checks, and the one whose numbers the sentence gives."""
 JSON = (b"Content-Type", b"application/json")
-_NO_RETRY = (b"x-should-retry", b"false")
+JSON_LINE = b"Content-Type: application/json\r\n"
+_encode = msgspec.json.Encoder().encode
+NOT_FORESEEN_TEXT = _encode(NOT_FORESEEN)
+HOLE = "\0"
+"""Where a value comes."""
+SENTENCES_MAX = 4_096
+_sentences: dict[tuple[str, float | None, str, str], list[str]] = {}
+"""Those with all but their values, by reason, limit, unit and subject."""
+SHOULD_RETRY, RETRY_MS, RETRY_AFTER = b"x-should-retry", b"retry-after-ms", b"Retry-After"
+RESET, OVERLOAD = b"X-RateLimit-Reset", b"X-Overload-Reason"
+NO_RETRY = SHOULD_RETRY + b": false\r\n"
+WHO = b"WWW-Authenticate"
 
 
-class Answer(NamedTuple):
+class OwnAnswer(NamedTuple):
     """A whole answer of our own."""
 
     status: int
-    headers: Headers
+    headers: bytes
+    """Whole lines."""
     body: bytes
-
-
-class _Explanation(msgspec.Struct):
-    decision: str
-    verdicts: Sequence[ShownVerdict]
-    forecast: Forecast | None
-    policy_version: str
-
-
-class _ExplanationWithUsage(_Explanation):
-    usage: Usage
 
 
 def refusal(
     decision: Decision, ids: Ids, *, wall_s: float, allowance: Allowance | None = None, usage: Usage | None = None
-) -> Answer:
+) -> OwnAnswer:
     """The answer to a request that does not run. `wall_s` is Unix time, `usage` what a completed key has used (A6)."""
     reason = REASONS[decision.reason]
-    verdicts = shown(decision.rows)
-    explanation = _Explanation(decision.id, verdicts, decision.forecast, decision.policy_version)
-    if usage is not None:
-        explanation = _ExplanationWithUsage(decision.id, verdicts, decision.forecast, decision.policy_version, usage)
+    told = b"" if usage is None else b',"usage":%b' % _encode(usage)
+    explanation = b'{"decision":%b,"verdicts":%b,"forecast":%b,"policy_version":%b%b}' % (
+        _encode(decision.id),
+        verdict_text.written(decision.rows),
+        NOT_FORESEEN_TEXT if decision.forecast is NOT_FORESEEN else _encode(decision.forecast),
+        _encode(decision.policy_version),
+        told,
+    )
     wait_s = decision.forecast.wait_s
-    headers = own_headers(ids, decision.waited_s if wait_s is None else wait_s, allowance)
-    return _answer(reason, _message(reason, decision), None, explanation, ids, headers, decision.retry_after_s, wall_s)
+    lines = own_lines(ids, decision.waited_s if wait_s is None else wait_s, allowance)
+    return _answer(reason, _message(reason, decision), None, explanation, ids, lines, decision.retry_after_s, wall_s)
 
 
 def failure(
@@ -80,21 +86,24 @@ def failure(
     retry_after_s: float | None = None,
     decision: str = "",
     policy_version: str = "",
-) -> Answer:
+) -> OwnAnswer:
     """The answer where no decision was made (a wrong body, no key), or to a request that ended after it was admitted."""
     reason = REASONS[code]
     message = _fill(reason, value, limit, unit, subject)
-    explanation = _Explanation(decision or ids.request_id.decode("latin-1"), (), None, policy_version)
-    return _answer(reason, message, param, explanation, ids, own_headers(ids, waited_s), retry_after_s, wall_s)
+    explanation = b'{"decision":%b,"verdicts":[],"forecast":null,"policy_version":%b}' % (
+        _encode(decision or ids.request_id.decode("latin-1")),
+        _encode(policy_version),
+    )
+    return _answer(reason, message, param, explanation, ids, own_lines(ids, waited_s), retry_after_s, wall_s)
 
 
-def denied(code: str, ids: Ids, failures_max: int, retry_after_s: float | None, wall_s: float) -> Answer:
+def denied(code: str, ids: Ids, failures_max: int, retry_after_s: float | None, wall_s: float) -> OwnAnswer:
     """The answer to a bad key, and to an address that has sent too many of them."""
     unit = "failed keys a minute"
     return failure(code, ids, wall_s=wall_s, value=failures_max + 1, limit=failures_max, unit=unit, retry_after_s=retry_after_s)
 
 
-def shed(overload: Overload, ids: Ids, wall_s: float) -> Answer:
+def shed(overload: Overload, ids: Ids, wall_s: float) -> OwnAnswer:
     """The answer to what a gateway refuses because it cannot keep up itself."""
     subject, (value, limit), again_s = overload.subject, overload.numbers, overload.again_s
     return failure("gateway_overloaded", ids, wall_s=wall_s, subject=subject, value=value, limit=limit, retry_after_s=again_s)
@@ -103,12 +112,10 @@ def shed(overload: Overload, ids: Ids, wall_s: float) -> Answer:
 def http_error(status: int, code: str, message: str, wall_s: float, shape: str = OPENAI) -> tuple[Headers, bytes]:
     """Headers and body for what the HTTP edge refuses by itself, before anybody knows whose request it is."""
     reason = REASONS.get(code)
-    headers: Headers = [JSON]
     if reason is None:  # a fault of ours
-        headers.append(_NO_RETRY)
-        return headers, bare(shape, status, Error(message, "server_error", None, code))
-    _advise(headers, reason, None, wall_s)
-    return headers, bare(shape, status, Error(message, reason.error_type, None, code))
+        return pairs_of(JSON_LINE + NO_RETRY), bare(shape, status, Error(message, "server_error", None, code))
+    lines = JSON_LINE + _advice(reason, None, wall_s)
+    return pairs_of(lines), bare(shape, status, Error(message, reason.error_type, None, code))
 
 
 def hint_s(engine_headers: Sequence[tuple[bytes, bytes]]) -> float:
@@ -125,46 +132,41 @@ def _answer(
     reason: Reason,
     message: str,
     param: str | None,
-    explanation: _Explanation,
+    explanation: bytes,
     ids: Ids,
-    headers: Headers,
+    lines: bytes,
     retry_after_s: float | None,
     wall_s: float,
-) -> Answer:
-    headers.append(JSON)
-    _advise(headers, reason, retry_after_s, wall_s)
+) -> OwnAnswer:
     error = Error(message, reason.error_type, param, reason.code)
     body = written(ids.shape, reason.status, error, explanation, ids.request_id)
-    return Answer(reason.status, headers, body)
+    return OwnAnswer(reason.status, lines + JSON_LINE + _advice(reason, retry_after_s, wall_s), body)
 
 
-def _advise(headers: Headers, reason: Reason, retry_after_s: float | None, wall_s: float) -> None:
-    """What a client's program can act on: when to come back, and what there is too much of."""
-    _retry(headers, reason, retry_after_s, wall_s)
+def _advice(reason: Reason, retry_after_s: float | None, wall_s: float) -> bytes:
+    """What a client's program can act on, as lines: when to come back, and what there is too much of."""
+    lines = _retry(reason, retry_after_s, wall_s)
     if reason.status in OVERLOAD_STATUSES:
-        headers.append((b"X-Overload-Reason", reason.code.encode()))
-    elif reason.status == 401:
-        headers.append((b"WWW-Authenticate", b"Bearer"))
+        return lines + b"%b: %b\r\n" % (OVERLOAD, reason.code.encode())
+    return lines + b"%b: Bearer\r\n" % WHO if reason.status == 401 else lines
 
 
-def _retry(headers: Headers, reason: Reason, retry_after_s: float | None, wall_s: float) -> None:
+def _retry(reason: Reason, retry_after_s: float | None, wall_s: float) -> bytes:
     """When to come back, in every form that is read, or that it does not help."""
     if reason.retry == "never":
-        headers.append(_NO_RETRY)
         if retry_after_s is not None:  # a period's quota: no retry, but the time it begins anew is known
-            headers.append((b"X-RateLimit-Reset", b"%d" % math.ceil(wall_s + retry_after_s)))
-        return
+            return NO_RETRY + b"%b: %d\r\n" % (RESET, math.ceil(wall_s + retry_after_s))
+        return NO_RETRY
     if reason.retry == "none":
-        return
+        return b""
     slot_s = RETRY_S_DEFAULT if retry_after_s is None else retry_after_s
-    headers.append((b"retry-after-ms", b"%d" % max(1, round(slot_s * 1000))))
+    lines = b"%b: %d\r\n" % (RETRY_MS, max(1, round(slot_s * 1000)))
     if reason.retry == "key":
-        return
-    headers.append((b"Retry-After", b"%d" % min(HORIZON_S, max(1, math.ceil(slot_s)))))
+        return lines
+    lines += b"%b: %d\r\n" % (RETRY_AFTER, min(HORIZON_S, max(1, math.ceil(slot_s))))
     if reason.status in OVERLOAD_STATUSES:
-        headers.append((b"X-RateLimit-Reset", b"%d" % math.ceil(wall_s + slot_s)))
-    if slot_s > HORIZON_S:
-        headers.append(_NO_RETRY)
+        lines += b"%b: %d\r\n" % (RESET, math.ceil(wall_s + slot_s))
+    return lines + NO_RETRY if slot_s > HORIZON_S else lines
 
 
 def _message(reason: Reason, decision: Decision) -> str:
@@ -190,9 +192,22 @@ def _speaks_of(code: str, check: str) -> bool:
 
 
 def _fill(reason: Reason, value: float | None, limit: float | None, unit: str, subject: str) -> str:
+    """Its sentence. Of one with a value all else is the same for thousands of requests, so that is kept."""
+    if "{value}" not in reason.sentence:
+        return _filled(reason, limit, unit, subject)
+    about = (reason.code, limit, unit, subject)
+    parts = _sentences.get(about)
+    if parts is None:
+        if len(_sentences) >= SENTENCES_MAX:
+            _sentences.clear()
+        parts = _sentences[about] = _filled(reason, limit, unit, subject).split(HOLE)
+    return number(value).join(parts)
+
+
+def _filled(reason: Reason, limit: float | None, unit: str, subject: str) -> str:
     bound = f"{number(limit)} s" if unit.split(" ")[0] == "s" else number(limit)
     named = unit.replace("_", " ")
-    return reason.sentence.format(value=number(value), limit=number(limit), bound=bound, unit=named, subject=subject)
+    return reason.sentence.format(value=HOLE, limit=number(limit), bound=bound, unit=named, subject=subject)
 
 
 def number(value: float | None) -> str:

@@ -100,7 +100,7 @@ class Attempt(Protocol):
 class Recorder(Protocol):
     """Who writes down decisions, outcomes and alarms."""
 
-    def record(self, record: Decision | effects.Outcome) -> None: ...
+    def record(self, record: Decision | effects.Outcome | effects.TurnedAway) -> None: ...
 
     def alarm(self, alarm: effects.Alarm) -> None: ...
 
@@ -126,10 +126,10 @@ class Runner:
         self.gate = gate
         self._store = store
         self._engines = engines
-        self._recorder = recorder
+        self.recorder = recorder
         self._clock_s = clock_s
         self._events: deque[events.Event] = deque()
-        self._turns = turns or TurnClock(clock_s)
+        self.turns = turns or TurnClock(clock_s)
         self._outbox = outbox or Outbox()
         self._is_due = False
         """What has come is handled at the end of this turn of the loop, or is being handled."""
@@ -205,7 +205,7 @@ class Runner:
         One after another, so that what is done for each is still warm for the next; and what they ask of the ledger goes there
         together. A fault of ours costs that event or that effect, and nothing beside it.
         """
-        waiting, turns = self._events, self._turns
+        waiting, turns = self._events, self.turns
         self._outbox.begin_turn()  # answers that were read before need not wait for what is decided now
         turns.begin_turn()
         try:
@@ -235,7 +235,7 @@ class Runner:
                 if type(effect) is Ask:
                     self._asked += effect.commands
                 elif type(effect) is Record:
-                    self._recorder.record(effect.record)
+                    self.recorder.record(effect.record)
                 elif type(effect) is Run:
                     self._run(effect)
                 else:
@@ -246,7 +246,7 @@ class Runner:
     def faulted(self, what: events.Event | effects.Effect, fault: Exception) -> None:
         """Reported loudly and served through; the next tick may have been lost with it, so there is one soon."""
         log.error("%s could not be handled", type(what).__name__, exc_info=fault)
-        self._recorder.alarm(effects.Alarm("gateway_fault", type(what).__name__, repr(fault)))
+        self.recorder.alarm(effects.Alarm("gateway_fault", type(what).__name__, repr(fault)))
         self._wake_at(effects.WakeAt(self._clock_s() + FAULT_LOOK_S))
         if isinstance(what, events.Arrived):
             call = self._calls.get(what.request.id)
@@ -261,7 +261,7 @@ class Runner:
         operation = type(commands[0]).__name__.lower() if len(commands) == 1 else "batch"
 
         def answered(answers: list[Answer]) -> None:
-            self._recorder.ledger(operation, "ok", self._clock_s() - begun_s)  # what is lost has no answer, and no round trip
+            self.recorder.ledger(operation, "ok", self._clock_s() - begun_s)  # what is lost has no answer, and no round trip
             self.feed(events.LedgerAnswered(answers))
 
         try:
@@ -301,7 +301,7 @@ class Runner:
     def ended(self, execution: Execution, outcome: str) -> None:
         """Nothing more will come from this execution's connection. `outcome` is empty if nothing was sent on it."""
         if outcome:
-            self._recorder.attempt(execution.replica, outcome)
+            self.recorder.attempt(execution.replica, outcome)
         if self._attempts.pop(execution.id, None) is None:
             self._over.add(execution.id)
 
@@ -366,7 +366,7 @@ class Runner:
 
     def _alarm(self, effect: effects.Alarm) -> None:
         log.warning("%s: %s: %s", effect.name, effect.subject, effect.detail)
-        self._recorder.alarm(effect)
+        self.recorder.alarm(effect)
 
     def _wake_at(self, effect: effects.WakeAt) -> None:
         if self._timer is not None:

@@ -4,7 +4,8 @@ Decisions and outcomes are arrays. The first line of each file names their field
 
     {"kind":"fields","utc":…,"monotonic_s":…,"record":{"decision":{"names":["kind","form",…],"otherwise":{"reason":"",…}},…}}
 
-A line may end before the fields of `otherwise`, which then are what is said there.
+A line may end before the fields of `otherwise`, which then are what is said there. What was refused before it was read is one
+array of a kind of its own, and is read as a decision and an outcome (`logs/turned_away.py`).
 
 What thousands of them have in common is a *form*: written once, referred to by its number, and repeated at the beginning of
 each further file. Where there are too many, a line has its form in itself, in place of the number:
@@ -26,6 +27,8 @@ FORM: Final = "form"
 """Kinds of lines about lines."""
 DECISION: Final = "decision"
 OUTCOME: Final = "outcome"
+TURNED_AWAY: Final = "turned_away"
+"""A decision and an outcome in one: it was refused before it was read, so most of what both would say is nothing."""
 
 WORK = (
     *("work.tokens", "work.prefill_tokens", "work.sequences", "work.kv_tokens", "work.output_tokens", "work.basis"),
@@ -41,6 +44,12 @@ NAMES: dict[str, tuple[str, ...]] = {
         *("kind", "form", "id", "key", "execution", "utc_us", "outcome"),
         *("arrived_ns", "admitted_ns", "sent_ns", "first_byte_ns", "ended_ns", "told_ns", *WORK, "usage"),
         *("evidence", "in_slo", "predicted_ttft_us", "predicted_total_us", "replica", "asked"),
+    ),
+    TURNED_AWAY: (
+        *("kind", "form", "id", "key", "utc_us", "decided_ns", "came_ns", "reason", "compared", "retry_after_s", "retry_kind"),
+        *(*WORK, "work.bound_tokens", "policy_version"),
+        *("asked.prompt_bytes", "asked.output_tokens_max", "asked.samples", "asked.stream", "asked.retry_count"),
+        *("asked.start_ns", "asked.finish_ns"),
     ),
 }
 """The names come first: they are found, and indexed, without reading the rest. `came_ns`: when what was decided about came."""
@@ -71,6 +80,7 @@ OTHERWISE: dict[str, dict[str, object]] = {
         "retry_kind": "",
         "marks": None,
     },
+    TURNED_AWAY: {},
 }
 """Fields behind those, and what they are where a line ends before them: that of an ordinary request does."""
 USAGE = ("prompt_tokens", "cached_tokens", "output_tokens", "engine_ns", "end", "exact")

@@ -12,7 +12,8 @@ from typing import Any
 
 import msgspec
 
-from headworks.logs.fields import ASKED_TIMES, DECISION, FIELDS, FORM, OUTCOME, USAGE
+from headworks.logs.fields import ASKED_TIMES, DECISION, FIELDS, FORM, OUTCOME, TURNED_AWAY, USAGE
+from headworks.logs.turned_away import both
 
 Line = dict[str, Any]
 US_PER_S = 1_000_000
@@ -29,9 +30,7 @@ def lines(path: Path) -> Iterator[Line]:
     meaning = Meaning()
     with path.open("rb") as file:
         for text in file:
-            line = meaning.line(parsed(text))
-            if line is not None:
-                yield line
+            yield from meaning.lines(parsed(text))
 
 
 def parsed(text: bytes) -> Any:
@@ -81,11 +80,11 @@ class Meaning:
         self.forms: dict[int, Line | None] = {}
         """By number. None: it is known to be lost."""
 
-    def line(self, given: Any) -> Line | None:
-        """The line as an object. None: it is about lines, or it is none, or what it refers to was lost."""
+    def lines(self, given: Any) -> list[Line]:
+        """The line as an object, or as the two it stands for. None: it is about lines, or what it refers to was lost."""
         if isinstance(given, dict):
-            return None if self._learns(given) else given
-        return self._told(given) if isinstance(given, list) and len(given) > 1 else None
+            return [] if self._learns(given) else [given]
+        return self._told(given) if isinstance(given, list) and len(given) > 1 else []
 
     def lacks(self, given: Any) -> bool:
         """Whether it refers to a form that is not known."""
@@ -100,11 +99,11 @@ class Meaning:
             return True
         return False
 
-    def _told(self, given: list[Any]) -> Line | None:
+    def _told(self, given: list[Any]) -> list[Line]:
         layout = self._layouts.get(given[0])
         form = given[1] if isinstance(given[1], dict) else self.forms.get(given[1])
         if layout is None or form is None:
-            return None
+            return []
         record = layout.record(given)
         kind, utc_us = record.pop("kind"), record.pop("utc_us")
         del record["form"]
@@ -112,11 +111,20 @@ class Meaning:
         for name, value in form.items():
             if name not in OF_FORMS:
                 record[name] = value
+        utc = utc_text(utc_us)
+        if kind == TURNED_AWAY:
+            decision, outcome = both(record, form)
+            _finish_decision(decision, form)
+            return [_line(DECISION, utc, decision), _line(OUTCOME, utc, outcome)]
         if kind == DECISION:
             _finish_decision(record, form)
         else:
             _finish_outcome(record, form)
-        return {"kind": kind, "utc": utc_text(utc_us), "monotonic_s": record[AT[kind]], "record": record}
+        return [_line(kind, utc, record)]
+
+
+def _line(kind: str, utc: str, record: Line) -> Line:
+    return {"kind": kind, "utc": utc, "monotonic_s": record[AT[kind]], "record": record}
 
 
 def _place(name: str) -> tuple[str, str, int]:
