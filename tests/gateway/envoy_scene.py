@@ -33,7 +33,9 @@ def program() -> str | None:
     return os.environ.get(NAMED_BY) or (str(installed) if installed.exists() else shutil.which("envoy"))
 
 
-needs_envoy = pytest.mark.skipif(program() is None, reason=f"no Envoy here: scripts/tools envoy installs one, or set {NAMED_BY}")
+needs_envoy = pytest.mark.skipif(
+    program() is None, reason=f"no Envoy here: scripts/tools envoy installs one, or set {NAMED_BY}"
+)
 
 
 class Envoy:
