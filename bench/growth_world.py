@@ -16,9 +16,11 @@ from typing import Any
 from decide import Pair
 from headworks.core import effects, events
 from headworks.core.book import Book
+from headworks.core.commands import Reserve
+from headworks.core.fair import Wake
 from headworks.core.gate import Gate
 from headworks.core.policy import INFINITE_S, DisciplinePolicy
-from headworks.core.types import Capacity, Owner, ReplicaSample
+from headworks.core.types import Capacity, ReplicaSample
 from headworks.ledgers.memory import MemoryStore
 
 
@@ -70,7 +72,7 @@ class Fleet(Sized):
     def __init__(self, size: Size) -> None:
         self.tenants, self.running, self.replicas = size.tenants, size.reservations, 1
         self._now_s, self._number, self._running = 1.0, 0, deque[str]()
-        self._taken, self._decisions = 0, 0
+        self._taken, self._decisions, self._asks = 0, 0, 0
         self._owners: dict[str, Seat] = {}
         """Who asked for each execution."""
         settings = self.policy(DisciplinePolicy().kind)
@@ -102,6 +104,10 @@ class Fleet(Sized):
         self._advance()
         return took_us
 
+    def asks_each(self) -> float:
+        """How often the ledger was asked for capacity, a decision."""
+        return self._asks / self._decisions
+
     def taken_ratio(self) -> float:
         """Of the places, how many were taken after each decision, on the mean: somebody always waited."""
         return self._taken / self._decisions / self.running
@@ -117,8 +123,9 @@ class Fleet(Sized):
                 seat.wake_s = INFINITE_S
                 self._tell(seat, events.Tick())
 
-    def _woken(self, owner: Owner, pool: str) -> None:
-        self._seats[int(owner.gateway.removeprefix("gateway-"))].inbox.append(events.Freed(pool))
+    def _woken(self, wake: Wake) -> None:
+        seat = self._seats[int(wake.owner.gateway.removeprefix("gateway-"))]
+        seat.inbox.append(events.Freed(wake.pool, wake.flow))
 
     def _tell(self, seat: Seat, *told: events.Event) -> None:
         """Until nobody has anything left to take in."""
@@ -130,6 +137,7 @@ class Fleet(Sized):
     def _take(self, seat: Seat) -> None:
         for effect in seat.gate.handle(seat.inbox.popleft(), self._now_s):
             if isinstance(effect, effects.Ask):
+                self._asks += self._decisions and sum(isinstance(command, Reserve) for command in effect.commands)
                 self._store.apply(effect.commands, lambda answers: seat.inbox.append(events.LedgerAnswered(answers)))
             elif isinstance(effect, effects.Run):
                 self._running.append(effect.execution.id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from headworks.core.commands import Heartbeat, Stop, Unmark
+from headworks.core.commands import Heartbeat, SetLimits, Stop, Unmark
 from headworks.core.fair import Turns
 from headworks.core.types import Charge
 from headworks.testing.suites.ledger_subject import FIRST, LEASE_MS, SECOND, reserve, used
@@ -75,9 +75,26 @@ def test_a_woken_flow_that_does_not_ask_in_twenty_milliseconds_loses_its_turn() 
     asked.ask(reserve("a1", 600, tenant="a"), reserve("b1", 600, tenant="b", owner=SECOND))
     assert asked.book.take_wakes() == []
     asked.ask(Stop("a1", FIRST, "E1", "completed", used(600)))
-    assert asked.book.take_wakes() == [(SECOND, "pool")]
+    assert asked.book.take_wakes() == [(SECOND, "pool", ("interactive", "b"))]
     asked.now_ms = 30
     assert asked.outcome(reserve("a2", 600, tenant="a")) == "granted"
+
+
+def test_D1_whoever_has_to_yield_is_told_to_whom_or_has_the_other_gateway_woken_once() -> None:
+    asked = Asked(FIRST, SECOND, limits=POOL)
+    asked.now_ms = 10
+    asked.ask(reserve("a1", 900, tenant="a"))
+    asked.ask(reserve("b1", 400, tenant="b", owner=SECOND), reserve("c1", 400, tenant="c"))
+    asked.ask(SetLimits("policy-2", 2, (Charge("pool:pool", "tokens", 2_000),)))  # room that nobody has been woken for
+    yields = asked.one(reserve("a2", 100, tenant="a"))
+    assert (yields.outcome, yields.goes_first) == ("yield", None)
+    assert asked.book.take_wakes() == [(SECOND, "pool", ("interactive", "b"))]
+    assert asked.outcome(reserve("a2", 100, tenant="a")) == "yield"
+    assert asked.book.take_wakes() == []
+    asked.ask(reserve("b1", 400, tenant="b", owner=SECOND))
+    yields = asked.one(reserve("a2", 100, tenant="a"))
+    assert (yields.outcome, yields.goes_first) == ("yield", ("interactive", "c"))
+    assert asked.book.take_wakes() == []
 
 
 def test_only_the_lowest_mark_that_fits_is_woken() -> None:
@@ -85,7 +102,7 @@ def test_only_the_lowest_mark_that_fits_is_woken() -> None:
     asked.ask(reserve("a1", 600, tenant="a"), reserve("c1", 300, tenant="c"))
     asked.ask(reserve("big", 900, tenant="b", owner=SECOND), reserve("c2", 500, tenant="c"), reserve("a2", 200, tenant="a"))
     asked.ask(Stop("a1", FIRST, "E1", "completed", used(600)))
-    assert asked.book.take_wakes() == [(FIRST, "pool")]
+    assert asked.book.take_wakes() == [(FIRST, "pool", ("interactive", "c"))]
 
 
 def test_a_grant_with_more_behind_it_keeps_its_mark() -> None:
@@ -199,7 +216,8 @@ def test_D1_with_a_thousand_flows_waiting_an_ask_looks_at_the_lowest_only() -> N
         looked += 1
         return []
 
-    assert turns.must_yield(("bulk", "t0999"), FIRST, POOL, lacking, 1) == (True, [])
+    yields, (first,) = turns.must_yield(("bulk", "t0999"), FIRST, POOL, lacking, 1)
+    assert (yields, first.flow) == (True, ("bulk", "t0000"))
     assert turns.must_yield(("bulk", "t0000"), FIRST, POOL, lacking, 1) == (False, [])
     woken = turns.wake(lacking, 1)
     assert woken is not None and woken.flow == ("bulk", "t0000")
@@ -233,7 +251,8 @@ def test_marks_survive_a_snapshot_with_their_place_among_the_turns() -> None:
     again = Turns.restored(json.loads(json.dumps(turns.snapshot())))
     assert again.snapshot() == turns.snapshot()
     assert again.waiting_tokens(1) == turns.waiting_tokens(1) == 650
-    assert again.must_yield(("interactive", "a"), FIRST, (), lambda charges: [], 1) == (True, [])
+    yields, (first,) = again.must_yield(("interactive", "a"), FIRST, (), lambda charges: [], 1)
+    assert (yields, first.flow) == (True, ("interactive", "b"))
 
 
 def test_D1_forty_small_against_four_large_of_equal_total() -> None:

@@ -80,7 +80,7 @@ class Fleet:
             self._later(now_ms + (0 if outcome == "granted" else self.RETRY_MS), ("ask", owner, flow))
         else:
             self.book.apply([Stop(event[1], event[2], "E1", "completed", None)], now_ms)
-            for owner, _ in self.book.take_wakes():
+            for owner, _, _ in self.book.take_wakes():
                 for flow in self.weights:
                     if (owner, flow) in self._heads:
                         self._later(now_ms + self.taus_ms[owner] // 2, ("ask", owner, flow))

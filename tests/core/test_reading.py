@@ -188,7 +188,7 @@ def test_B7_a_first_token_wakes_the_gateway_that_waits_for_it() -> None:
     second.arrive(3_001)
     first.book.take_wakes()
     first.first_byte(first.execution())
-    ((owner, pool),) = first.book.take_wakes()
+    ((owner, pool, _),) = first.book.take_wakes()
     assert (owner.boot, pool) == ("boot-2", "p")
     second.feed(events.Freed("p"))
     assert len(second.take(Run)) == 1

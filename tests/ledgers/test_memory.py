@@ -44,10 +44,10 @@ def test_answers_come_before_apply_returns_and_apply_is_not_reentered() -> None:
 
 def test_D1_freed_capacity_wakes_the_gateway_whose_turn_it_is() -> None:
     book, woken = Book(LEASE_MS, REMEMBER_MS), []
-    store = MemoryStore(book, lambda: 0, lambda owner, pool: woken.append((owner, pool)))
+    store = MemoryStore(book, lambda: 0, woken.append)
     limits = SetLimits("policy-1", 1, (Charge("pool:pool", "tokens", 100),))
     store.apply([limits, Heartbeat(FIRST), Heartbeat(SECOND), reserve("x", 100)], len)
     store.apply([reserve("y", 100, owner=SECOND)], len)
     assert woken == []
     store.apply([Stop("x", FIRST, "E1", "completed", None)], len)
-    assert woken == [(SECOND, "pool")]
+    assert woken == [(SECOND, "pool", ("interactive", "acme"))]

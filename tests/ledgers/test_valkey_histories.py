@@ -114,7 +114,7 @@ def test_D1_who_was_woken_and_does_not_ask_holds_nobody_up(wire: Wire) -> None:
     both = Both(wire, "woken")
     both.ask(SetLimits("p", 1, (Charge("pool:pool", "tokens", 100),)), Heartbeat(FIRST), Heartbeat(SECOND))
     both.ask(reserve("x", 100), reserve("y", 100, owner=SECOND, tenant="beta"), Stop("x", FIRST, "E1", "completed", None))
-    assert both.script.take_wakes() == [(SECOND, "pool")]
+    assert both.script.take_wakes() == [(SECOND, "pool", ("interactive", "beta"))]
     assert both.ask(reserve("z", 100))[0].outcome == "yield"
     both.now_ms += 25
     assert both.ask(reserve("z", 100))[0].outcome == "granted"

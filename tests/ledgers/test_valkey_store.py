@@ -14,10 +14,12 @@ from typing import Any
 import pytest
 
 from headworks.core.commands import Answer, Command, Heartbeat, Held, SetLimits, Stop
+from headworks.core.fair import Flow
 from headworks.core.types import Charge, Owner
 from headworks.ledgers.base import Told
 from headworks.ledgers.errors import LedgerError
 from headworks.ledgers.valkey import COMMANDS_MAX, ValkeyStore
+from headworks.ledgers.valkey_line import open_line
 from headworks.ledgers.valkey_place import place_of
 from headworks.testing import servers
 from headworks.testing.suites.ledger_subject import FIRST, SECOND, reserve
@@ -40,8 +42,8 @@ class Gateway:
         self.owner = owner
         self.lost = 0
         self.epochs: list[str] = []
-        self.woken: list[str] = []
-        told = Told(self._note_lost, self.epochs.append, self.woken.append)
+        self.woken: list[tuple[str, Flow | None]] = []
+        told = Told(self._note_lost, self.epochs.append, lambda pool, flow: self.woken.append((pool, flow)))
         limits = {"lease_ms": 5_000, "remember_ms": 60_000}
         self.store = ValkeyStore(place_of(url), domain, **limits, clock_s=time.monotonic, owner=owner, told=told)
 
@@ -135,8 +137,33 @@ def test_D1_the_gateway_whose_turn_it_is_hears_of_free_capacity(server: servers.
                 "refused",
             ]
             await one.ask(Stop("x", FIRST, "E1", "completed", None))
-            await until(lambda: other.woken == ["pool"])
+            await until(lambda: other.woken == [("pool", ("interactive", "acme"))])
             assert one.woken == []
+
+    run(steps())
+
+
+def test_D1_an_older_script_names_the_pool_alone_and_is_heard(server: servers.Server) -> None:
+    async def steps() -> None:
+        async with gateways(server.url, FIRST) as (one,):
+            await one.ask(Heartbeat(FIRST))
+            await one.store.ask("SPUBLISH", f"{one.store.root}:wake:{FIRST.gateway}\0{FIRST.boot}", "pool")
+            await until(lambda: one.woken == [("pool", None)])
+
+    run(steps())
+
+
+def test_D1_an_older_gateway_hears_of_the_pool_on_the_channel_it_knows(server: servers.Server) -> None:
+    async def steps() -> None:
+        async with gateways(server.url, FIRST) as (one,):
+            heard: list[object] = []
+            ears = await open_line(await place_of(server.url).find(one.store.root), lambda: None, heard.append)
+            channel = f"{one.store.root}:wake:{SECOND.gateway}\0{SECOND.boot}"
+            await ears.asked("SSUBSCRIBE", channel)
+            await one.ask(limits(100), Heartbeat(FIRST), Heartbeat(SECOND), reserve("x", 100), reserve("y", 100, owner=SECOND))
+            await one.ask(Stop("x", FIRST, "E1", "completed", None))
+            await until(lambda: heard == [[b"smessage", channel.encode(), b"pool"]])
+            ears.close()
 
     run(steps())
 

@@ -10,6 +10,7 @@ import hiredis
 
 from headworks.core.book import Book
 from headworks.core.commands import Answer, Command, Unmark
+from headworks.core.fair import Wake
 from headworks.core.types import Owner
 from headworks.ledgers import valkey_view
 from headworks.ledgers.valkey_script import named, script
@@ -17,8 +18,8 @@ from headworks.ledgers.valkey_view import View
 from headworks.ledgers.valkey_wire import Answers, Asked, Words, encode_asked, read_reply
 from headworks.testing.suites.ledger_subject import LEASE_MS, REMEMBER_MS
 
-PUBLISH = 'call("SPUBLISH", ROOT .. ":wake:" .. wakes[at][1], wakes[at][2])'
-KEEP = 'call("RPUSH", ROOT .. ":wakes", wakes[at][1] .. "\\0" .. wakes[at][2])'
+PUBLISH = 'call("SPUBLISH", ROOT .. ":turn:" .. owner, whose)'
+KEEP = 'call("RPUSH", ROOT .. ":wakes", owner .. "\\0" .. whose)'
 CLOCK = 'local function clock_ms() return tonumber(redis.call("GET", ROOT .. ":clock") or "0") end'
 BODY = script(CLOCK).text.partition("\n")[2].partition("\n")[2]
 SCRIPT = named(BODY.replace(PUBLISH, KEEP))
@@ -69,11 +70,11 @@ class PlainLedger:
         told: bytes = self._wire.ask("FCALL", self.script.name, 1, self.root, asked, *self._words.of(commands))
         return told
 
-    def take_wakes(self) -> list[tuple[Owner, str]]:
+    def take_wakes(self) -> list[Wake]:
         """Who was told of free capacity since the last time this was asked."""
         told = [one.decode().split("\0") for one in self._wire.ask("LRANGE", f"{self.root}:wakes", 0, -1)]
         self._wire.ask("DEL", f"{self.root}:wakes")
-        return [(Owner(gateway, boot), pool) for gateway, boot, pool in told]
+        return [Wake(Owner(gateway, boot), pool, (name, tenant)) for gateway, boot, pool, name, tenant in told]
 
     def look(self) -> View:
         return View(self._wire.ask("EVAL", valkey_view.SCRIPT, 1, self.root, "all"))

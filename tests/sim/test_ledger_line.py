@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from headworks.core.commands import Answer, Command, Heartbeat
+from headworks.core.fair import Wake
 from headworks.core.types import Owner, Reservation
 from headworks.sim.ledger import Line, SimLedger
 from headworks.sim.world import World
@@ -30,7 +31,7 @@ class CountingBook:
     def records(self) -> Sequence[Reservation]:
         return ()
 
-    def take_wakes(self) -> list[tuple[Owner, str]]:
+    def take_wakes(self) -> list[Wake]:
         return []
 
 

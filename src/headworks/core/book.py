@@ -49,8 +49,8 @@ from headworks.core.commands import (
     Waits,
     Withdraw,
 )
-from headworks.core.fair import Turns
-from headworks.core.types import Owner, RequestKey, Reservation, SessionRecord
+from headworks.core.fair import Turns, Wake
+from headworks.core.types import RequestKey, Reservation, SessionRecord
 
 NO_POLICY = (-1, "")
 
@@ -167,8 +167,8 @@ class Book(Leases):
         """Every session that is open, and those whose end is still remembered."""
         return [self._told_session(session) for session in self._sessions.values()]
 
-    def take_wakes(self) -> list[tuple[Owner, str]]:
-        """(gateway, pool) to be told that capacity came free, since the last time this was asked."""
+    def take_wakes(self) -> list[Wake]:
+        """Who is to be told that it is whose turn, since the last time this was asked."""
         wakes = list(self._wakes)
         self._wakes.clear()
         return wakes

@@ -26,8 +26,10 @@ from headworks.core.book_table import (
     Move,
 )
 from headworks.core.commands import Answer, Cancel, Grow, Reserve, Shortfall, Start, Stop
-from headworks.core.fair import MARK_MS, Mark, Turns
+from headworks.core.fair import MARK_MS, Flow, Mark, Turns, Wake
 from headworks.core.types import Charge, Reservation, Usage
+
+Shortfalls = tuple[Shortfall, ...]
 
 STEPS_MAX = 4096
 """Growth steps of one execution."""
@@ -78,7 +80,7 @@ class Lives(Sessions):
             self.counters.give(command.charges, taken)
             must_yield, passing = self._whose_turn(command, turns, replica)
             if must_yield:
-                return self._waits("yield", command, turns, ())
+                return self._go_after(command, turns, passing)
             taken, _ = self._take(command.charges)
         if session:
             return self._opened(command, turns, passing)
@@ -157,17 +159,31 @@ class Lives(Sessions):
             return True, ()
         return turns.must_yield(command.flow, command.owner, command.charges, self.counters.lacking, self.now_ms)
 
-    def _waits(self, outcome: str, command: Reserve, turns: Turns, shortfalls: tuple[Shortfall, ...]) -> Answer:
+    def _go_after(self, command: Reserve, turns: Turns, before: Sequence[Mark]) -> Answer:
+        """It is the turn of another flow, whose gateway need not know: if it is the asker's own, the answer says so."""
+        goes_first = None
+        for mark in before:
+            if mark.owner == command.owner:
+                goes_first = mark.flow
+            elif not mark.woken_ms:
+                mark.woken_ms = self.now_ms
+                self._wakes.append(Wake(mark.owner, command.pool, mark.flow))
+        return self._waits("yield", command, turns, (), goes_first)
+
+    def _waits(self, outcome: str, command: Reserve, turns: Turns, short: Shortfalls, first: Flow | None = None) -> Answer:
         """Not now: the flow is remembered as waiting, with this one and what is behind it."""
         waiting = command.cost_tokens + command.waiting_tokens
         turns.leave_mark(command.flow, command.owner, command.charges, waiting, self.now_ms, granted=False)
-        return self._told(outcome, command, turns, UNKNOWN, shortfalls)
+        return self._told(outcome, command, turns, UNKNOWN, short, first)
 
-    def _told(self, outcome: str, command: Reserve, turns: Turns, state: str, shortfalls: tuple[Shortfall, ...]) -> Answer:
+    def _told(
+        self, outcome: str, command: Reserve, turns: Turns, state: str, short: Shortfalls, first: Flow | None = None
+    ) -> Answer:
         """An answer with what the whole fleet has waiting (B2)."""
         execution, owner, sequence = command.execution, command.owner, self.sequence
         waiting, slots = turns.waiting_tokens(self.now_ms), turns.slots_tokens()
-        return Answer("reserve", execution, outcome, 0, state, shortfalls, None, "", owner, sequence, waiting, slots)
+        what = "reserve", execution, outcome, 0, state, short, None, "", owner, sequence, waiting, slots
+        return Answer(*what, goes_first=first)
 
     def _admit(self, entry: Entry | None, command: Reserve, replica: Replica, taken: Sequence[Counter]) -> Entry:
         """Write the record of what has just been charged."""

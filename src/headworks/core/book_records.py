@@ -15,7 +15,7 @@ from headworks.core.book_parts import Boot, Entry
 from headworks.core.book_proof import Replica
 from headworks.core.book_table import CANCELLED, CLAIMED, COMPLETED, FAILED, MOVES, REFUSE, TERMINAL, UNKNOWN, VERBS, Move
 from headworks.core.commands import Answer, Claim, Command, Reassert
-from headworks.core.fair import Turns
+from headworks.core.fair import Turns, Wake
 from headworks.core.types import Owner, RequestKey
 
 MINTED_MS = 60_000
@@ -65,7 +65,7 @@ class Records:
         what a restart takes back begins with the first of the line, and must not leave out one behind it."""
         self.ended_count = 0
         """News of what has ended under a client's key, since this book was made or restored."""
-        self._wakes: deque[tuple[Owner, str]] = deque(maxlen=WAKES_MAX)
+        self._wakes: deque[Wake] = deque(maxlen=WAKES_MAX)
         self.irregular: dict[tuple[str, str], int] = {}
         """(state, verb) → how often a move was asked for that the table does not have."""
         self._columns: dict[str, Column] = {verb: self._column(verb) for verb in VERBS if verb not in NOT_ASKED}
@@ -211,7 +211,7 @@ class Records:
         """Tell the gateway with the lowest fitting mark, and no other."""
         mark = turns.wake(self.counters.lacking, self.now_ms)
         if mark is not None:
-            self._wakes.append((mark.owner, pool))
+            self._wakes.append(Wake(mark.owner, pool, mark.flow))
 
     def _lives(self, owner: Owner) -> bool:
         boot = self._boots.get(owner)

@@ -8,7 +8,7 @@ from typing import Any
 from headworks.core import control
 from headworks.core.book_table import RESERVED, TERMINAL
 from headworks.core.boot import Boot
-from headworks.core.commands import Answer, Start
+from headworks.core.commands import Answer, Start, Unmark
 from headworks.core.course import Course
 from headworks.core.desk import Desk
 from headworks.core.disciplines import own_share
@@ -27,12 +27,13 @@ from headworks.core.events import (
     StoreChanged,
     UsageRead,
 )
+from headworks.core.fair import ONE_FLOW, Flow
 from headworks.core.identity import Identity
 from headworks.core.lane import Lane
 from headworks.core.life import ASKED, CLAIMING, RUNNING, SENT, Life
 from headworks.core.policy import INFINITE_S, Policy
 from headworks.core.pool import Pool
-from headworks.core.refusing import Refusing
+from headworks.core.refusing import Refusing, blocked_by
 from headworks.core.replica import BROKEN, Replica
 from headworks.core.reserves import EXCEEDED
 from headworks.core.tenant import FROZEN
@@ -72,8 +73,31 @@ class Changes:
         """The ledger says that something has ended there. Returns the pool that may have room now."""
         pool = self._desk.pools.get(event.pool)
         if pool is not None:
-            pool.ask_at_once()
+            pool.queue.asks.is_told = event.flow is not None
+            self.go_first(pool, event.flow)
         return pool
+
+    def sent_back(self, life: Life, answer: Answer, now_s: float) -> bool:
+        """Not now, by the ledger. Whether others may be asked for all the same."""
+        pool = life.lane.pool
+        life.blocked_by, life.lacks = blocked_by(answer.shortfalls), answer.shortfalls
+        turn = life.lane.turn if life.lane.session is None else None
+        is_short = answer.outcome == "yield" or life.blocked_by == "queue_timeout"
+        self._desk.wake(pool.sent_back(turn, answer.outcome, now_s, is_short))
+        if answer.goes_first is not None:
+            self.go_first(pool, answer.goes_first)
+        return turn is not None
+
+    def go_first(self, pool: Pool, flow: Flow | None) -> None:
+        """By the ledger's word it is this flow's turn. If nothing of it waits here any more, nobody need wait for it."""
+        queue = pool.queue
+        if flow is None or flow in queue.lines or flow == ONE_FLOW:
+            pool.ask_at_once(flow)
+            return
+        if flow not in queue.asks.paused:  # nothing of it is on its way either
+            self._desk.command(Unmark(flow, pool.name, self._desk.owner))
+        pool.ask_at_once()
+        queue.asks.any()
 
     def described(self, event: ReplicaDescribed, now_s: float) -> Pool | None:
         """An engine said what it can hold. Returns the pool that may have room now."""

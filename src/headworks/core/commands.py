@@ -347,6 +347,8 @@ class Answer:
     """TakeReader, PutSample, PutIncarnation, Withdraw: which one."""
     alarms: tuple[tuple[str, str], ...] = ()
     """(name, replica) of what should not be: `evidence_impossible`, `foreign_load`, `several_engines`."""
+    goes_first: tuple[str, str] | None = None
+    """Reserve that has to `yield` to another flow of this gateway: which one. A gateway of another's is woken."""
     asked: str = ""
     """Claim: the execution that asked, whoever's execution the answer is about. CloseSession: which one."""
     sessions: tuple[SessionRecord, ...] = ()

@@ -109,6 +109,8 @@ class Round:
         self._owner = owner
         self._now_s = now_s
         self._passed_by = 0
+        if pool.queue.asks.paused:
+            pool.queue.asks.look(now_s)
         self._awaits = pool.preemption is not None and bool(pool.preemption.waiting) and pool.preemption.is_awaited()
         """Somebody has preempted, and waits for what that frees."""
         self._blocked: dict[Flow, str] = {}
@@ -118,7 +120,8 @@ class Round:
     def next(self) -> Life | None:
         """Whoever is next, with the replica it goes to; or somebody whose time is over. None: nobody can start now."""
         pool, queue, now_s = self._pool, self._pool.queue, self._now_s
-        first = bool(queue.reserved) or self._awaits
+        asks = queue.asks
+        first = bool(queue.reserved) or self._awaits or asks.is_short
         if queue.observed and (observed := self._observed()) is not None:
             return observed
         if pool.is_full and not first:
@@ -139,7 +142,7 @@ class Round:
                 continue
             if now_s > life.start_by_s:
                 return life
-            if queue.paused and queue.paused.get(lane.flow, 0.0) > now_s:
+            if (asks.paused or asks.is_short) and not asks.may(lane.turn):
                 self._blocked[lane.flow] = ""
                 continue
             if lane.observes:  # no engine takes it now
@@ -173,22 +176,29 @@ class Round:
         """One that nothing is to hold up: it waits here since it came back from an engine or from the ledger."""
         queue = self._pool.queue
         for flow in queue.observed:
-            if queue.paused.get(flow, 0.0) <= self._now_s:
-                life = queue.lines[flow].first()
+            life = queue.lines[flow].first()
+            if queue.asks.may(life.lane.turn):
                 life.replica = self._pool.least_used(self._now_s)
                 return life if life.replica is not None else None
         return None
 
     def _heads(self) -> Iterator[Life]:
-        """Before everybody else: who asks inside its tenant's reserve, whom no running limit holds up; who has preempted."""
+        """Before everybody else: who asks inside its tenant's reserve, whom no running limit holds up; who has preempted; then
+        whose turn it is by the ledger's word."""
         for flow in self._pool.queue.reserved:
             life = self._pool.queue.lines[flow].first()
             if life.lane.is_inside(life.work):
                 yield life
         if self._awaits and self._pool.preemption is not None:
             yield from self._pool.preemption.first()
-        if not self._pool.is_full:
-            yield from self._discipline.heads(self._pool.queue)
+        if self._pool.is_full:
+            return
+        queue = self._pool.queue
+        for flow in tuple(queue.asks.named):
+            if flow in queue.lines:
+                yield queue.lines[flow].first()
+        if queue.asks.anybody() or not self._discipline.weighs:
+            yield from self._discipline.heads(queue)
 
     def _of_a_session(self) -> tuple[Life | None, bool]:
         """The first call of a session that can go, or has waited for too long; and whether nobody else is to be looked at.

@@ -174,6 +174,8 @@ class Freed:
     """The ledger freed capacity that a flow of this gateway has the lowest mark for."""
 
     pool: str
+    flow: tuple[str, str] | None = None
+    """That flow; None: an older ledger says only so much."""
 
 
 @dataclass(slots=True)

@@ -15,7 +15,8 @@ the charges of its head, work waiting behind it, good for 50 ms. A granted ask t
 An ask is answered `yield` when a fresh mark of another flow has a lower tag and its head fits now. A mark that was woken
 because capacity came free and whose gateway does not ask within 20 ms is forgotten until it asks again: unused turns are not
 saved. One that is merely not renewed holds nobody up any more, but its flow keeps its tag for a second: a gateway whose own
-places are all taken asks nothing, and still has somebody waiting.
+places are all taken asks nothing, and still has somebody waiting. Whose turn it is, if not the asker's, is told to whoever has
+that mark: in the answer if it is the same gateway, and another one is woken for it, once.
 
 A head that does not fit must neither idle the pool nor be starved by small ones: its flow may be passed 16 times, by grants
 that take of every scope it lacks; then those asks are told to yield until it fits (the pool saves up for it). The count
@@ -42,7 +43,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from headworks.core.level import Level
 from headworks.core.types import Owner
@@ -58,8 +59,18 @@ LOOKED_PAST_MAX = 64
 """Heads that do not fit and are looked past in search of one that does. Beyond, an ask is not held up by them any more."""
 
 Flow = tuple[str, str]
+ONE_FLOW: Flow = ("all", "all")
+"""That of all who wait, where no weights decide."""
 Charges = Sequence[tuple[str, str, int]]
 Lacking = Callable[[Charges], list[tuple[str, str]]]
+
+
+class Wake(NamedTuple):
+    """To be told: capacity came free in a pool, and it is the turn of this flow of this gateway."""
+
+    owner: Owner
+    pool: str
+    flow: Flow
 
 
 class Mark:
@@ -118,7 +129,7 @@ class Turns:
         self._dormant: OrderedDict[tuple[Flow, Owner], Mark] = OrderedDict()
         """Those that were not renewed, likewise."""
         self._marks_of: dict[Flow, dict[Owner, Mark]] = {}
-        """Both kinds."""
+        """Both kinds; of a flow first the gateway that has waited longest since it was granted something."""
         self._expire_ms = 0
         """Before then no mark's time is over."""
         self._order = 0
@@ -134,7 +145,7 @@ class Turns:
         return any(mark.owner != owner or mark.flow != flow for mark, _ in self._not_behind(flow))
 
     def must_yield(self, flow: Flow, owner: Owner, charges: Charges, lacking: Lacking, now_ms: int) -> tuple[bool, list[Mark]]:
-        """Whether this ask has to let another go first; if not, the marks that its grant would pass."""
+        """Whether this ask has to let another go first, and whom, if that could start now; else what its grant would pass."""
         own = self._fresh(flow, owner, now_ms)
         own_order = own.order if own else self._order + 1
         passing: list[Mark] = []
@@ -148,7 +159,7 @@ class Turns:
             lacks = lacking(mark.charges)
             if not lacks:
                 if lower:
-                    return True, []
+                    return True, [mark]
             elif _takes_of_all(charges, lacks):
                 if mark.passed >= PASSES_MAX and (lower or mark.order < own_order):
                     return True, []
@@ -192,6 +203,9 @@ class Turns:
             if granted:
                 self._order += 1
                 mark.order = self._order
+                same_flow = self._marks_of[flow]
+                if len(same_flow) > 1:  # its other gateways are woken before this one is again
+                    same_flow[owner] = same_flow.pop(owner)
         place = (flow, owner)
         if place in self.marks:
             self._waiting_tokens -= mark.waiting_tokens

@@ -27,7 +27,7 @@ from headworks.core.life import ASKED, CLAIMING, LEAVING, QUEUED, UNASKED, Life
 from headworks.core.policy import INFINITE_S, Policy
 from headworks.core.pool import Pool
 from headworks.core.preempt import Preempting
-from headworks.core.refusing import Refusing, blocked_by
+from headworks.core.refusing import Refusing
 from headworks.core.second_tries import SecondTries
 from headworks.core.session import Sessions
 from headworks.core.snapshot import audit, snapshot, tenant_use
@@ -172,6 +172,7 @@ class Gate:
             life = turn.next()
             desk.tell(turn.commands)
             if life is None:
+                pool.queue.asks.close()
                 self._preempting.look(pool, now_s)
                 return
             if now_s > life.start_by_s:
@@ -193,6 +194,8 @@ class Gate:
         if lane.metered:
             charges = (*charges, *self._boot.quota_charges(life, now_s))
         queue = lane.pool.queue
+        if queue.asks.is_short:
+            queue.asks.asked(lane.turn, now_s)
         behind = queue.serve(life, now_s) if queue.requests and lane.share is not None else queue
         if life.work.prefill_tokens >= replica.reading.from_tokens:
             charges = (*charges, *desk.begin_reading(life, replica))
@@ -279,7 +282,7 @@ class Gate:
         decision = desk.decider.decision(life, "admit", "", now_s)
         desk.record(decision)
         self._course.granted(life, decision, self._boot.open_until_s, now_s)
-        if life.turn_tokens and pool.queue.go_on(life.lane.flow):
+        if (life.turn_tokens or pool.queue.asks.is_short) and pool.queue.go_on(life.lane.turn, now_s):
             self._pump(pool, now_s)
 
     def _not_now(self, life: Life, pool: Pool, answer: Answer, now_s: float) -> None:
@@ -287,12 +290,8 @@ class Gate:
         self._refusing.not_now(life, now_s)
         if answer.outcome == "fenced":
             self._boot.fenced(now_s)
-        else:
-            life.blocked_by, life.lacks = blocked_by(answer.shortfalls), answer.shortfalls
-            flow = life.lane.flow if life.lane.share is not None else None
-            self._desk.wake(pool.sent_back(flow, answer.outcome, now_s))
-            if flow:
-                self._pump(pool, now_s)
+        elif self._changes.sent_back(life, answer, now_s):
+            self._pump(pool, now_s)
 
     # after the grant
 

@@ -12,6 +12,7 @@ from headworks.core.book_counters import OBSERVED
 from headworks.core.class_gates import ClassGates
 from headworks.core.commands import Opening
 from headworks.core.disciplines import ORDERED, WEIGHED
+from headworks.core.fair import ONE_FLOW
 from headworks.core.fallback import Cascade
 from headworks.core.forecast import tails_of
 from headworks.core.policy import ClassPolicy, Policy
@@ -23,8 +24,6 @@ from headworks.core.types import Row, Work
 
 if TYPE_CHECKING:
     from headworks.core.session_use import SessionUse
-
-ONE_FLOW = ("all", "all")
 
 
 class Lane:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from headworks.core import metering
 from headworks.core.affinity import Affinity, cost_tokens
+from headworks.core.asks import PAUSED_MAX, YIELD_S
 from headworks.core.class_gates import FirstTokens
 from headworks.core.class_use import ClassUse
 from headworks.core.elsewhere import Elsewhere
@@ -35,12 +36,8 @@ if TYPE_CHECKING:
 PROOFS = 200
 """How many stops are remembered, for how long their proof takes."""
 RETRY_S = 0.05
-YIELD_S = 0.02
-"""A flow that takes turns asks again after this time, while its mark still counts (`core/fair.py`)."""
 USED_RATIO = 0.5
 """A limit of which less is taken has shown nothing, whoever waits for what is kept of it."""
-PAUSED_MAX = 8
-"""With so many flows sent back by the ledger the rest need not ask: those whose turn it is first have asked."""
 
 
 class Pool:
@@ -212,23 +209,27 @@ class Pool:
         """What a class has here; one object for as long as the pool lives."""
         return self.class_uses.setdefault(service_class, ClassUse())
 
-    def sent_back(self, flow: Flow | None, why: str, now_s: float) -> float:
+    def sent_back(self, flow: Flow | None, why: str, now_s: float, is_short: bool = False) -> float:
         """Not now: until when nothing is asked for this flow, or for anything at all, unless something is freed before."""
         until_s = now_s + (YIELD_S if flow is not None or why == "yield" else max(RETRY_S, self.back_in_s(why, now_s)))
-        if flow is None or self.queue.pause(flow, until_s, now_s) >= PAUSED_MAX:
+        if flow is None or (self.queue.pause(flow, until_s, now_s, is_short) >= PAUSED_MAX and not self.queue.asks.is_short):
             self.asks_again_s = until_s
         return until_s
 
-    def ask_at_once(self) -> None:
-        """Something was freed: whoever was sent back may ask again."""
+    def ask_at_once(self, flow: Flow | None = None) -> None:
+        """Something was freed: whoever was sent back may ask again; where it is known whose turn it is, that flow."""
         self.asks_again_s = 0.0
-        self.queue.paused.clear()
+        if flow is not None and self.queue.asks.is_short:
+            self.queue.asks.name(flow)
+        else:
+            self.queue.asks.freed()
 
     def next_ask_s(self, now_s: float) -> float:
         """When somebody who was sent back may ask again, or a probe may go to an engine that is left alone."""
         probes_s = [one.breaker.until_s for one in self.replicas.values() if not one.breaker.is_closed]
         return min(
-            (at_s for at_s in (self.asks_again_s, *self.queue.paused.values(), *probes_s) if at_s > now_s), default=INFINITE_S
+            (at_s for at_s in (self.asks_again_s, *self.queue.asks.paused.values(), *probes_s) if at_s > now_s),
+            default=INFINITE_S,
         )
 
     def granted(self, life: Life, now_s: float) -> None:

@@ -14,7 +14,8 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from headworks.core.fair import Flow
+from headworks.core.asks import TRIED_S, Asks
+from headworks.core.fair import ONE_FLOW, Flow
 from headworks.core.level import Level
 from headworks.core.life import Life
 
@@ -126,8 +127,6 @@ class WaitingClass:
         self.tenants = Level()
 
 
-TRIED_S = 0.25
-"""Without an answer by then others of the flow are asked for all the same."""
 NOTHING = WaitingLine(("", ""), 0.0)
 """A line nobody stands in."""
 NO_CLASS = WaitingClass(0.0)
@@ -140,7 +139,7 @@ class PoolQueue:
 
     # fmt: off
     __slots__ = (
-        "_rank", "_ranked", "_turns", "classes", "inside", "lines", "observed", "paused", "requests", "reserved", "tokens",
+        "_rank", "_ranked", "_turns", "asks", "classes", "inside", "lines", "observed", "requests", "reserved", "tokens",
     )
     # fmt: on
 
@@ -152,8 +151,8 @@ class PoolQueue:
         """Calls of sessions, by number: they stand in no line, and go first (`core/session.py`)."""
         self.requests = 0
         self.tokens = 0
-        self.paused: dict[Flow, float] = {}
-        """Flows the ledger has sent back, and when to ask for them again."""
+        self.asks = Asks()
+        """Whom the ledger has sent back, and who may be asked for."""
         self.reserved: dict[Flow, None] = {}
         """Flows of tenants that have a reserve here (`core/reserves.py`), in the order in which they began to wait."""
         self.observed: dict[Flow, None] = {}
@@ -234,7 +233,7 @@ class PoolQueue:
     def _close(self, lane: Lane) -> None:
         service_class, tenant = lane.flow
         line = self.lines.pop(lane.flow)
-        self.paused.pop(lane.flow, None)
+        self.asks.paused.pop(lane.flow, None)
         self.reserved.pop(lane.flow, None)
         self.observed.pop(lane.flow, None)
         if line.ranked_at:
@@ -299,19 +298,21 @@ class PoolQueue:
     def _displace(self, line: WaitingLine) -> None:
         del self._ranked[bisect_left(self._ranked, (line.ranked_at, line.flow))]
 
-    def pause(self, flow: Flow, until_s: float, now_s: float) -> int:
+    def pause(self, flow: Flow, until_s: float, now_s: float, is_short: bool) -> int:
         """The ledger has sent this flow back: do not ask for it until then. Returns how many are sent back now."""
-        self.paused = {other: at_s for other, at_s in self.paused.items() if at_s > now_s}
-        self.paused[flow] = until_s
-        line = self.lines[flow]
-        line.is_marked = line.is_tried = True
-        return len(self.paused)
+        line = self.lines.get(flow)
+        if line is not None:  # else it is that of all who wait, where no weights decide
+            line.is_marked = line.is_tried = True
+        return self.asks.sent_back(flow, until_s, now_s, is_short)
 
-    def go_on(self, flow: Flow) -> bool:
-        """One was granted. Whether the next of its flow was waiting for that."""
+    def go_on(self, flow: Flow, now_s: float) -> bool:
+        """One was granted. Whether others were waiting for that."""
         line = self.line(flow)
+        if self.asks.is_short:
+            self.asks.granted(flow, line.requests > 0 or (flow == ONE_FLOW and self.requests > 0), now_s)
+            return self.requests > 0
         waited, line.is_tried = line.is_tried, False
-        return self.paused.pop(flow, None) is not None and waited
+        return self.asks.paused.pop(flow, None) is not None and waited
 
     def serve(self, life: Life, now_s: float) -> WaitingLine:
         """It is being asked for while others wait: this was its flow's turn. Returns what is behind it in its flow."""
@@ -329,7 +330,7 @@ class PoolQueue:
         if line.requests:
             line.is_marked = True
             if line.is_tried:
-                self.paused[lane.flow] = now_s + TRIED_S
+                self.asks.paused[lane.flow] = now_s + TRIED_S
         return line
 
     def correct(self, life: Life, used_tokens: int) -> None:

@@ -89,5 +89,5 @@ def _shared(settings: Settings, owner: Owner, feed: Feed, shares: SharesStore | 
         lease_ms=int(settings.lease_s * 1000),
         remember_ms=int(settings.remember_s * 1000),
         clock_s=clock.now_s,
-        told=Told(lost, changed, lambda pool: feed(events.Freed(pool))),
+        told=Told(lost, changed, lambda pool, flow: feed(events.Freed(pool, flow))),
     )

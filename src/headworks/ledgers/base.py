@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from headworks.config import ledger_url
 from headworks.core.book import Book
+from headworks.core.fair import Flow
 from headworks.core.types import Owner
 from headworks.ledgers.errors import LedgerError as LedgerError
 from headworks.ledgers.journal import JournalStore, Soon, open_journal
@@ -32,8 +33,8 @@ class Told:
     lost: Callable[[], None] = lambda: None
     changed: Callable[[str], None] = lambda epoch: None
     """A shared store: another epoch answers; also the first one."""
-    woken: Callable[[str], None] = lambda pool: None
-    """A shared store: capacity came free in a pool, and this gateway's flow has the first claim."""
+    woken: Callable[[str, Flow | None], None] = lambda pool, flow: None
+    """A shared store: capacity came free in a pool, and this flow of this gateway has the first claim, if it says which."""
 
 
 def open_ledger(

@@ -6,14 +6,14 @@ from collections.abc import Callable, Sequence
 
 from headworks.core.book import Book
 from headworks.core.commands import Answer, Command
-from headworks.core.types import Owner
+from headworks.core.fair import Wake
 
 
 class MemoryStore:
     """A `LedgerStore` over one `Book`. It answers before `apply` returns.
 
-    `clock_ms` is the store's clock and must not step back. `woken` is told (gateway, pool) when capacity came free that
-    this gateway's flow has the first claim on; a lone gateway needs no telling, because it hears of every release itself.
+    `clock_ms` is the store's clock and must not step back. `woken` is told when capacity came free that a gateway's
+    flow has the first claim on; a lone gateway needs no telling, because it hears of every release itself.
     """
 
     guarantee = (
@@ -21,7 +21,7 @@ class MemoryStore:
         "found by its engine's load."
     )
 
-    def __init__(self, book: Book, clock_ms: Callable[[], int], woken: Callable[[Owner, str], None] | None = None) -> None:
+    def __init__(self, book: Book, clock_ms: Callable[[], int], woken: Callable[[Wake], None] | None = None) -> None:
         self.book = book
         self._clock_ms = clock_ms
         self._woken = woken
@@ -36,8 +36,8 @@ class MemoryStore:
         finally:
             self._applying = False
         if self._woken is not None:
-            for owner, pool in self.book.take_wakes():
-                self._woken(owner, pool)
+            for wake in self.book.take_wakes():
+                self._woken(wake)
 
     def now_ms(self) -> int:
         """The store's clock."""

@@ -47,6 +47,8 @@ CALL_S = 2.0
 CONNECT_S = 3.0
 AGAIN_S = (0.02, 0.05, 0.1, 0.2)
 VERSION_MIN = 7
+CHANNELS = ("turn", "wake")
+"""What a gateway listens to: whose turn it is; and the pool alone, which is all that scripts of before 2026-12 say."""
 ELSEWHERE = (
     *("READONLY", "MOVED", "ASK", "LOADING", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "NOAUTH", "NOPERM", "OOM", "MISCONF"),
     *(
@@ -87,7 +89,7 @@ class ValkeyStore:
         """Why the store cannot be worked with now."""
         self._place = place
         self._clock_s = clock_s
-        self._channel = f"{self.root}:wake:{owner.gateway}\0{owner.boot}" if owner else ""
+        self._channels = [f"{self.root}:{kind}:{owner.gateway}\0{owner.boot}" for kind in CHANNELS] if owner else []
         self._told = told or Told()
         self._script = ledger or script()
         self._asked = Asked(None, "", lease_ms, remember_ms, records_max)
@@ -234,9 +236,10 @@ class ValkeyStore:
             self._asked.epoch, self._asked.run_id = None, run_id
             words = ("FCALL", self._script.name, 1, self.root, encode_asked(self._asked))
             told = await line.asked(*words)
-            if self._channel:
-                self._ears = await open_line(door, over.set, self._heard)
-                await self._ears.asked("SSUBSCRIBE", self._channel)
+            if self._channels:
+                self._ears = ears = await open_line(door, over.set, self._heard)
+                for channel in self._channels:
+                    await ears.asked("SSUBSCRIBE", channel)
         except StoreError as error:
             line.close()
             raise _explained(error) from error
@@ -261,7 +264,8 @@ class ValkeyStore:
 
     def _heard(self, message: object) -> None:
         assert isinstance(message, list)
-        self._told.woken(message[2].decode())
+        pool, *flow = message[2].decode().split("\0")
+        self._told.woken(pool, (flow[0], flow[1]) if flow else None)
 
     # looking at it
 

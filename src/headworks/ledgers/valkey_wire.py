@@ -297,6 +297,7 @@ _READ: dict[str, Callable[[Answers, Any], Any]] = {
     "usage": lambda answers, told: read_usage(told),
     "shortfalls": lambda answers, told: tuple(Shortfall(*one) for one in told),
     "profiles": lambda answers, told: tuple((replica, tuple(profile)) for replica, profile in told),
+    "goes_first": lambda answers, told: tuple(told),
     "sessions": lambda answers, told: tuple(msgspec.convert(one, SessionRecord) for one in told),
     "alarms": lambda answers, told: tuple((name, replica) for name, replica in told),
 }

@@ -15,7 +15,8 @@ from random import Random
 from typing import Protocol
 
 from headworks.core.commands import Answer, Command
-from headworks.core.types import Owner, Reservation, SessionRecord
+from headworks.core.fair import Wake
+from headworks.core.types import Reservation, SessionRecord
 from headworks.sim.world import World
 
 Answered = Callable[[list[Answer]], None]
@@ -34,7 +35,7 @@ class BookLike(Protocol):
 
     def limit(self, scope: str, unit: str) -> int | None: ...
 
-    def take_wakes(self) -> list[tuple[Owner, str]]: ...
+    def take_wakes(self) -> list[Wake]: ...
 
 
 @dataclass(slots=True)
@@ -69,7 +70,7 @@ class SimLedger:
         """Grows with each call that reached the book, so that a watcher knows when to look again."""
         self.seen: Callable[[Sequence[Command], Sequence[Answer]], None] | None = None
         """Told of every list that was run, for whoever watches."""
-        self.woken: Callable[[Owner, str], None] | None = None
+        self.woken: Callable[[Wake], None] | None = None
         """Told, after the way there, which gateway has the first claim on capacity of which pool that came free."""
         self.faults = {"late": 0, "lost_command": 0, "lost_answer": 0, "twice": 0, "cut_off": 0}
         self._world = world
@@ -137,12 +138,12 @@ class SimLedger:
         for call, answered in calls:
             self._answer(answers[first : first + len(call)], answered)
             first += len(call)
-        for owner, pool in self.book.take_wakes():
-            self._carry(partial(self._wake, owner, pool))
+        for wake in self.book.take_wakes():
+            self._carry(partial(self._wake, wake))
 
-    def _wake(self, owner: Owner, pool: str) -> None:
+    def _wake(self, wake: Wake) -> None:
         if self.woken is not None and not self._is_cut_off():
-            self.woken(owner, pool)
+            self.woken(wake)
 
     def _answer(self, answers: list[Answer], answered: Answered) -> None:
         if not self._happens(self.line.lost_answer_ratio, "lost_answer"):

@@ -15,8 +15,9 @@ from typing import Any
 from headworks.core.book import Book
 from headworks.core.effects import Alarm, Outcome, Run
 from headworks.core.events import Drain, Freed, PolicyChanged, ReplicaDescribed
+from headworks.core.fair import Wake
 from headworks.core.policy import Policy
-from headworks.core.types import Decision, Leeway, Owner, Request, RequestKey
+from headworks.core.types import Decision, Leeway, Request, RequestKey
 from headworks.sim.agents import Agent, Agents, begin
 from headworks.sim.autoscaler import Autoscaler, Scaling
 from headworks.sim.clients import Attempt, Caller, Temper
@@ -214,11 +215,11 @@ class Simulation:
         runner = self._boots.get(boot)
         return runner is not None and runner.alive
 
-    def _woken(self, owner: Owner, pool: str) -> None:
+    def _woken(self, wake: Wake) -> None:
         """The ledger tells a gateway that something came free for it."""
-        runner = self._boots.get(owner.boot)
+        runner = self._boots.get(wake.owner.boot)
         if runner is not None:
-            runner.tell(Freed(pool))
+            runner.tell(Freed(wake.pool, wake.flow))
 
     def describe(self, replica: str) -> None:
         """A restarted engine is asked again what it can hold."""

@@ -154,10 +154,14 @@ local function run_all()
   return table.concat(answers)
 end
 
--- Each gateway has a channel of its own; a pool it is to look at again is all that is said.
+-- Each gateway has a channel of its own, in which it is told whose turn it is. One of before 2026-12 listens at another, and
+-- understands no more than the pool.
 local function tell_wakes()
   for at = math.max(1, #wakes - LIMIT.WAKES_MAX + 1), #wakes do
-    call("SPUBLISH", ROOT .. ":wake:" .. wakes[at][1], wakes[at][2])
+    local owner, whose, pool = wakes[at][1], wakes[at][2], wakes[at][3]
+    if call("SPUBLISH", ROOT .. ":turn:" .. owner, whose) == 0 then
+      call("SPUBLISH", ROOT .. ":wake:" .. owner, pool)
+    end
   end
 end
 

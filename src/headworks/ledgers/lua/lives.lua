@@ -22,17 +22,29 @@ end
 -- Charging.
 
 -- An answer with what the whole fleet has waiting (B2).
-local function told(command, turns, outcome, state, shortfalls)
+local function told(command, turns, outcome, state, shortfalls, goes_first)
   return full(outcome, state, {
     owner = command.owner, waiting_tokens = turns.waiting_tokens, slots_tokens = turns:slots_tokens(), shortfalls = shortfalls,
+    goes_first = goes_first,
   })
 end
 
 -- Not now: the flow is remembered as waiting, with this one and what is behind it.
-local function not_now(command, turns, outcome, shortfalls)
+local function not_now(command, turns, outcome, shortfalls, goes_first)
   local waiting = command.cost_tokens + command.waiting_tokens
   turns:leave_mark(command.owner, command.shape, command.amounts, waiting, false)
-  return told(command, turns, outcome, "", shortfalls)
+  return told(command, turns, outcome, "", shortfalls, goes_first)
+end
+
+-- It is the turn of another flow, whose gateway need not know: if it is the asker's own, the answer says so.
+local function go_after(command, turns, before)
+  local mark, goes_first = before[1], nil
+  if mark and mark.owner == command.owner then
+    goes_first = { mark.class, mark.tenant }
+  elseif mark and mark.woken_ms == 0 then
+    turns:tell(mark)
+  end
+  return not_now(command, turns, "yield", NOTHING, goes_first)
 end
 
 -- One key, one execution that may run (A6).
@@ -140,7 +152,7 @@ function acts.charge(entry, command, move)
     local must_yield
     must_yield, passing = whose_turn(command, turns, replica)
     if must_yield then
-      return not_now(command, turns, "yield", NOTHING)
+      return go_after(command, turns, passing)
     end
     counters.take(shape, amounts)
   end

@@ -53,6 +53,17 @@ function Turns:fresh_mark(flow, owner)
   return mark
 end
 
+-- The other gateways of its flow are woken before its own is again.
+local function move_last(same_flow, mark)
+  for at = 1, #same_flow - 1 do
+    if same_flow[at] == mark then
+      table.remove(same_flow, at)
+      same_flow[#same_flow + 1] = mark
+      return
+    end
+  end
+end
+
 -- The flow waits at this gateway: with this head, or after a grant with one that is taken to be like it.
 function Turns:leave_mark(owner, shape, amounts, waiting_tokens, granted)
   local flow = shape.class .. "\0" .. shape.tenant
@@ -67,6 +78,7 @@ function Turns:leave_mark(owner, shape, amounts, waiting_tokens, granted)
     if granted then
       self.order = self.order + 1
       mark.order = self.order
+      move_last(self.marks:find(flow), mark)
     end
     self:uncount(mark)
   end

@@ -5,7 +5,7 @@ local NOTHING = {}
 
 -- What is true of the book as a whole. `load` and `save` in `apply.lua`.
 local book
--- (gateway, pool) to be told that capacity came free.
+-- (gateway, pool and flow, pool): who is to be told that it is whose turn.
 local wakes
 local shape_of, make_shape -- in counters.lua
 

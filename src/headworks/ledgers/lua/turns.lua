@@ -119,7 +119,7 @@ local function takes_of_all(shape, lacks)
   return true
 end
 
--- Whether this ask has to let another go first; if not, the marks that its grant would pass.
+-- Whether this ask has to let another go first, and whom, if that could start now; else what its grant would pass.
 function Turns:must_yield(owner, shape)
   local class, tenant = shape.class, shape.tenant
   local own = self:fresh_mark(class .. "\0" .. tenant, owner)
@@ -136,9 +136,11 @@ function Turns:must_yield(owner, shape)
     local lacks = counters.lacking(mark.shape, mark.amounts)
     if #lacks == 0 then
       must = lower
+      passing = lower and { mark } or passing
     elseif takes_of_all(shape, lacks) then
       must = mark.passed >= LIMIT.PASSES_MAX and (lower or mark.order < own_order)
       passing[#passing + 1] = mark
+      passing = must and NOTHING or passing
     end
     return must
   end)
@@ -189,7 +191,7 @@ function Turns:slots_tokens()
   return sum
 end
 
--- Capacity came free: the mark with the lowest tag whose head fits, to be told so; it has 20 ms to ask.
+-- Capacity came free: the mark with the lowest tag whose head fits, to be told so.
 function Turns:wake()
   local woken, looked = nil, 0
   self.classes:in_turn(function(class)
@@ -210,10 +212,15 @@ function Turns:wake()
     end)
   end)
   if woken then
-    if woken.woken_ms == 0 then
-      woken.woken_ms = book.now_ms
-      self.marks:touch(woken.flow)
-    end
-    wakes[#wakes + 1] = { woken.owner, self.name }
+    self:tell(woken)
   end
+end
+
+-- It has 20 ms to ask.
+function Turns:tell(mark)
+  if mark.woken_ms == 0 then
+    mark.woken_ms = book.now_ms
+    self.marks:touch(mark.flow)
+  end
+  wakes[#wakes + 1] = { mark.owner, self.name .. "\0" .. mark.flow, self.name }
 end

@@ -338,12 +338,28 @@ def case_A12_small_pool_lifecycle(opened: Opened) -> None:
     agree(FIRST, RESTARTED)
 
 
+def case_D1_who_has_to_yield_to_its_own_gateway_is_told_to_whom(opened: Opened) -> None:
+    """Room came free that nobody has been woken for: a2 asks first, and it is b's turn, which waits at the same gateway."""
+    ledger = Ledger(opened)
+    ledger.open({"pool:pool": 1_000})
+    answers = ledger.ask(  # one list, one instant
+        reserve("a1", 900, tenant="a"),
+        reserve("b1", 400, tenant="b"),
+        SetLimits("policy-2", 2, (Charge("pool:pool", "tokens", 2_000),)),
+        reserve("b1", 400, tenant="b", more=True, waiting_tokens=400),
+        reserve("a2", 100, tenant="a", more=True, waiting_tokens=100),
+    )
+    assert [answer.outcome for answer in answers] == ["granted", "refused", "ok", "granted", "yield"]
+    assert [answer.goes_first for answer in answers[3:]] == [None, ("interactive", "b")]
+
+
 CASES: tuple[Callable[[Opened], None], ...] = (
     case_A1_worked_example,
     case_A2_tenant_limit_apart_from_pool,
     case_A2_what_is_committed_counts_until_its_limit_is_gone,
     case_A3_two_gateways_one_grant,
     case_A3_all_scopes_or_none,
+    case_D1_who_has_to_yield_to_its_own_gateway_is_told_to_whom,
     case_A5_cancel_releases_once,
     case_A5_cancel_of_a_reserved_one_frees_nothing,
     case_A5_reserve_after_its_cancel_is_dead,
