@@ -13,7 +13,8 @@ from headworks import RUNS_AS
 from headworks.core.effects import Effect
 from headworks.core.events import Event
 from headworks.core.gate import Gate
-from headworks.sim.campaign import run_world, small_world
+from headworks.sim.campaign import run_world
+from headworks.sim.campaign_worlds import small_world
 
 if TYPE_CHECKING:
     from headworks.core.policy import Policy

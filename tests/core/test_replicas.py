@@ -180,3 +180,22 @@ def test_D4_a_lost_replica_that_drains_is_shown_as_lost() -> None:
     change(bench, named("p/0", drains=True), named("p/1"))
     bench.feed(events.SampleFailed("p/0", "nobody", unreachable=True))
     assert states(bench) == {"p/0": "lost", "p/1": "ready"}
+
+
+def test_A7_what_was_adopted_while_its_engine_was_out_of_the_file_is_proved_when_it_is_back() -> None:
+    """Found by the campaign (seed 475): the gateway knew the work and the engine, and not that they belong together."""
+    before = two()
+    (run,) = sent(before, 1)
+    before.first_byte(run.execution.id)
+    assert run.execution.replica == "p/0"
+    after = Bench(policy(interactive=PATIENT, replicas=2), capacities=(capacity("p/1"),), book=before.book, boot="boot-2")
+    change(after, named("p/1"))
+    after.now_s = before.now_s
+    after.advance(20.0)
+    assert (list(after.gate._desk.pools["p"].replicas), after.held()) == (["p/1"], 10), "adopted, and nobody can look there"
+    change(after, named("p/1"), named("p/0"))
+    after.feed(events.ReplicaDescribed(capacity()))
+    for _ in range(30):
+        after.sample("p/0")
+        after.advance(1.0)
+    assert after.held() == 0

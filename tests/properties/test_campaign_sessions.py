@@ -15,7 +15,8 @@ from headworks.core.book_sessions import OpenSession
 from headworks.core.commands import Answer, CloseSession
 from headworks.core.policy import Policy
 from headworks.core.types import Usage
-from headworks.sim.campaign import Campaign, run_seed, run_world, small_world
+from headworks.sim.campaign import Campaign, run_seed, run_world
+from headworks.sim.campaign_worlds import small_world
 from headworks.sim.compare import make_book
 
 SEEDS = [seed for seed in range(500, 960) if any(source.agents for source in small_world(seed).sources)]

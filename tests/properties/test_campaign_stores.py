@@ -13,7 +13,8 @@ import pytest
 from headworks.core.gate import Gate
 from headworks.core.policy import Policy
 from headworks.core.recovery import Recovery
-from headworks.sim.campaign import Campaign, run_world, small_world
+from headworks.sim.campaign import Campaign, run_world
+from headworks.sim.campaign_worlds import small_world
 from headworks.sim.compare import make_gate
 from headworks.sim.faults import Fault
 from headworks.sim.runner import GateLike

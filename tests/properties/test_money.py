@@ -16,7 +16,7 @@ from headworks.core.quota import Period
 from headworks.gateway.avoided import ran
 from headworks.gateway.statement import statement
 from headworks.gateway.usage import UsageJournal
-from headworks.sim.campaign import small_world
+from headworks.sim.campaign_worlds import small_world
 from headworks.sim.simulation import Simulation
 
 DAY_S = 1_796_083_200

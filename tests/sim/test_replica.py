@@ -212,3 +212,15 @@ def test_G1_work_done_for_nobody_is_counted_where_it_was_done() -> None:
     world.run(1.0)
     assert replica.work_tokens == {"x": 16 + 11}
     assert round(replica.ended_s["x"], 6) == 0.11
+
+
+def test_a_gateway_that_stands_still_writes_when_it_goes_on_or_never() -> None:
+    world, replica, listener = place(Distance(connect_s=0.1))
+    send(replica, listener, before_s=2.0)
+    send(replica, listener, "y")
+    replica.hold_back(listener, 3.0)
+    world.run(2.9)
+    assert (listener.heard, inside(world, replica)) == ([], [])
+    assert not replica.is_listened_to("y"), "what it did meanwhile nobody would have heard"
+    world.run(3.0)
+    assert (listener.heard, inside(world, replica)) == ([("not_sent", "late")], ["y"])

@@ -11,7 +11,7 @@ from headworks.core.effects import Abort, Alarm, Ask, Attach, Effect, Observe, O
 from headworks.core.events import Drain, Event, FirstByte, LedgerAnswered, Progressed, ReplicaSampled, Tick
 from headworks.core.types import Decision, Execution, Owner
 from headworks.sim.batching import ContinuousBatching
-from headworks.sim.campaign import small_world
+from headworks.sim.campaign_worlds import small_world
 from headworks.sim.compare import make_book
 from headworks.sim.connection import Distance, Sending
 from headworks.sim.ledger import Line, SimLedger

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from headworks.sim.campaign import Campaign, campaign
+from headworks.cli.campaign import run_campaign, show_history
 from headworks.sim.compare import as_json, run
 from headworks.sim.report_page import simulated_page
 from headworks.sim.scenario import ScenarioError, load
@@ -37,6 +37,9 @@ def sim(
     seed: Annotated[int | None, typer.Option(help="Default: the scenario's own; 1 for a campaign")] = None,
     seeds: Annotated[int, typer.Option(min=1, max=SEEDS_MAX, help="Run so many, one after the other from SEED on")] = 1,
     with_campaign: Annotated[bool, typer.Option("--campaign", help="Random worlds with faults instead of a scenario")] = False,
+    histories: Annotated[str, typer.Option(help="Of a campaign: short, usual or big")] = "short",
+    processes: Annotated[int | None, typer.Option(min=1, max=256, help="Of a campaign: as many as processors")] = None,
+    keep: Annotated[str | None, typer.Option(help="Of one seed of a campaign: nothing but these parts, told in lines")] = None,
     with_traces: Annotated[bool, typer.Option("--traces", help="List the recorded traces that scenarios can name")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print the results as JSON")] = False,
     html: Annotated[Path | None, typer.Option("--html", help="Write a report with curves into this file")] = None,
@@ -50,8 +53,10 @@ def sim(
         raise typer.Exit(2)
     if with_traces:
         _traces(json)
+    elif with_campaign and keep is not None:
+        show_history(1 if seed is None else seed, histories, keep)
     elif with_campaign:
-        _campaign(1 if seed is None else seed, seeds, json)
+        run_campaign(1 if seed is None else seed, seeds, histories, processes, json)
     else:
         assert scenario is not None
         _scenario(scenario, seed, seeds, json, html)
@@ -156,24 +161,3 @@ def _traces(json: bool) -> None:
         table.add_row(name, f"{one['requests']:,d}", f"{one['rate_per_s']:.2f}", *prompts, *outputs, f"{one['clients'] or ''}")
     Console().print(table)
     typer.echo(attribution())
-
-
-def _campaign(first: int, seeds: int, json: bool) -> None:
-    found = campaign(first, seeds)
-    if json:
-        failed = [{"seed": seed, "broken": problem} for seed, problem in found.failed.items()]
-        typer.echo(as_json({"seeds": found.seeds, "events": found.events, "failed": failed, "reached": found.reached}))
-    else:
-        _summary(found)
-    for seed, problem in found.failed.items():
-        typer.echo(f"does not hold: {problem}\n  again: headworks sim --campaign --seed {seed}", err=True)
-    raise typer.Exit(1 if found.failed else 0)
-
-
-def _summary(found: Campaign) -> None:
-    table = Table(title=f"{found.seeds} seeds, {found.events} events, {len(found.failed)} failed")
-    table.add_column("reached")
-    table.add_column("times", justify="right")
-    for what, times in sorted(found.reached.items()):
-        table.add_row(what, str(times))
-    Console().print(table)

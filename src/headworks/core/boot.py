@@ -271,6 +271,12 @@ class Boot:
             replica.take_stock()
             self._desk.observe(replica.name, now_s)
 
+    def watch_there(self, replica: Replica, now_s: float) -> None:
+        """An engine is named (again): what was adopted while nobody knew where it is can be proved from here on."""
+        for record in self.wards.values():
+            if record.replica == replica.name:
+                replica.unproved.setdefault(record.execution, now_s)
+
     def find_replica(self, name: str) -> Replica | None:
         pool = self._desk.pools.get(name.rsplit("/", 1)[0])
         return pool.all_replicas().get(name) if pool else None

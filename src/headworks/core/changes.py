@@ -109,6 +109,7 @@ class Changes:
         replica.progress_s = now_s
         pool = self._pool_of(replica)
         pool.learn_capacity()
+        self._boot.watch_there(replica, now_s)
         if pool.reserves is not None and pool.reserves.is_cut:
             self._desk.alarm(EXCEEDED, pool.name, "more is reserved than the pool has: each reserve is cut in proportion")
         self._boot.put_limits()

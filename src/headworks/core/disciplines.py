@@ -158,8 +158,9 @@ class Round:
                 continue
             life.replica, reason = pool.place(life.request, life.work, lane, now_s)
             if life.replica is not None:
-                if self._discipline.drops_late:
-                    before_sending(life, life.replica, now_s)
+                if self._discipline.drops_late and not before_sending(life, life.replica, now_s):
+                    self._block(life, SATURATED)
+                    continue
                 return life
             self._block(life, reason)
             if reason == RESERVED:  # the room that is kept is for other models: they may pass, in this line and in others

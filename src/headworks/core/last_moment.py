@@ -38,13 +38,16 @@ def is_looked_at(life: Life) -> bool:
     return lane.reserve is None and lane.session is None and lane.cascade is None and lane.service_class.ttft_slo_s is not None
 
 
-def before_sending(life: Life, replica: Replica, now_s: float) -> None:
-    """It would go there now. Whether that is in time: `life.start_by_s`."""
+def before_sending(life: Life, replica: Replica, now_s: float) -> bool:
+    """It would go there now. Whether that is in time: `life.start_by_s`. False: not there, but in time where there is no room
+    yet, so it waits for that. To look at the one and then at the other, in turn, would never come to an end."""
     if not is_looked_at(life):
-        return
+        return True
     life.start_by_s = start_by_s(life.request, life.lane.service_class, prefill_of(life.work, life.lane, replica, now_s))
-    if now_s > life.start_by_s:  # it had room, and that is to be tried, not only believed
-        replica.prefill.refused(to_read_tokens(life.work, life.lane), now_s)
+    if now_s <= life.start_by_s:
+        return True
+    replica.prefill.refused(to_read_tokens(life.work, life.lane), now_s)  # it had room: that is to be tried, not only believed
+    return not before_telling(life, now_s)
 
 
 def before_telling(life: Life, now_s: float) -> bool:

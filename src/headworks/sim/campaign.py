@@ -1,64 +1,35 @@
 """A campaign: many small random worlds in which everything goes wrong, each checked after every event.
 
-A seed decides the world: tiny engines, impatient clients who come back, a ledger whose answers are late, lost and
-repeated, engines that restart, hang and go deaf, gateways that are killed and started again. At the end every fault is
-mended, and within a bounded time nothing may be held any more (the liveness phase). A seed that breaks an invariant is
-printed as the command that shows it again.
+A seed decides the world (`campaign_histories.py`). At the end of each every fault is mended, and within a bounded time nothing
+may be held any more (the liveness phase). A seed that breaks an invariant is made as short as it can be
+(`shrinking.py`) and printed as the command that shows it again. What is rare has to have happened: `GOALS` names it.
 """
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from random import Random
-from typing import Any
 
 from headworks.core.book_table import TERMINAL
-from headworks.core.policy import (
-    ClassPolicy,
-    DisciplinePolicy,
-    Policy,
-    PoolPolicy,
-    QuotaPolicy,
-    RatePolicy,
-    ReplicaPolicy,
-    TenantPolicy,
-)
-from headworks.sim.agents import Agents
-from headworks.sim.batching import ContinuousBatching
-from headworks.sim.clients import Temper
-from headworks.sim.compare import MODEL, POOL, make_book, make_gate
-from headworks.sim.connection import Distance
-from headworks.sim.engine import EngineModel
-from headworks.sim.faults import Fault
+from headworks.sim.campaign_goals import note_goals
+from headworks.sim.campaign_histories import HISTORIES
+from headworks.sim.compare import make_book
 from headworks.sim.invariants import Broken, Watch
-from headworks.sim.ledger import Line
-from headworks.sim.presets import tiny
-from headworks.sim.simulation import MakeBook, Setup, Simulation, Source
-from headworks.sim.traffic import Planned
+from headworks.sim.points import points_of
+from headworks.sim.simulation import MakeBook, Setup, Simulation
 
-FAULTY_S = 4.0
-"""Faults and arrivals fall into this much time; then comes the liveness phase."""
 LIVENESS_S = 150.0
 """At most: it ends when nothing is charged. A client may be told to come back in 60 s, wait for its turn, and then run."""
-HANG_S_MAX = 1.2
-"""Less than the shortest lease. An engine that hangs for longer in the very first step of an execution which is then
-cancelled looks empty all the while: counting takes it for stopped after a lease. That is a stated limit of E3b."""
-KINDS = (
-    "engine_restart",
-    "engine_hang",
-    "aborts_ignored",
-    "connections_broken",
-    "scrapes_refused",
-    "ledger_cut_off",
-    "gateway_kill",
-    "gateway_drain",
-    "reload",
-)
-DISCIPLINES = ("fifo", "fifo_tail_drop", "lifo_drop_head", "predictive_ttft")
-SHARING = ("wfq", "wfq", "class_priority")
+HANG_S = {"short": 5.0, "usual": 15.0, "big": 120.0}
+"""By the size of the histories: a hundred times what one takes."""
+CHUNK_SEEDS = 100
+"""Seeds that a process takes at a time."""
+FAILED_MAX = 10
+"""After so many seeds that break something the rest is left."""
 
 
 @dataclass(slots=True)
@@ -71,12 +42,22 @@ class Campaign:
     reached: dict[str, int] = field(default_factory=dict)
     """Rare things that happened, and in how many places."""
 
+    def add(self, other: Campaign) -> None:
+        """What another process found."""
+        self.seeds += other.seeds
+        self.events += other.events
+        self.failed |= other.failed
+        for what, times in other.reached.items():
+            self.reached[what] = self.reached.get(what, 0) + times
 
-def campaign(first: int, seeds: int, make: MakeBook = make_book, stop_at: int = 10) -> Campaign:
+
+def campaign(
+    first: int, seeds: int, make: MakeBook = make_book, stop_at: int = FAILED_MAX, histories: str = "usual"
+) -> Campaign:
     """Run this many seeds, beginning with `first`; after `stop_at` failures the rest is left."""
     found = Campaign()
     for seed in range(first, first + seeds):
-        problem = run_seed(seed, make, found)
+        problem = run_seed(seed, make, found, histories)
         found.seeds += 1
         if problem:
             found.failed[seed] = problem
@@ -85,15 +66,61 @@ def campaign(first: int, seeds: int, make: MakeBook = make_book, stop_at: int = 
     return found
 
 
-def run_seed(seed: int, make: MakeBook = make_book, into: Campaign | None = None) -> str:
+def campaign_of(first: int, seeds: int, histories: str, processes: int) -> Campaign:
+    """The same in several processes. Each seed is a world of its own, so who runs it is no matter."""
+    if processes <= 1 or seeds <= CHUNK_SEEDS:
+        return campaign(first, seeds, histories=histories)
+    found, chunks = Campaign(), list(_chunks(first, seeds))
+    with ProcessPoolExecutor(processes) as pool:
+        for one in pool.map(partial(_chunk, histories), chunks):
+            found.add(one)
+            if len(found.failed) >= FAILED_MAX:
+                pool.shutdown(cancel_futures=True)
+                break
+    return found
+
+
+def _chunks(first: int, seeds: int) -> Iterator[tuple[int, int]]:
+    for start in range(first, first + seeds, CHUNK_SEEDS):
+        yield start, min(CHUNK_SEEDS, first + seeds - start)
+
+
+def _chunk(histories: str, chunk: tuple[int, int]) -> Campaign:
+    return campaign(*chunk, histories=histories)
+
+
+def run_seed(seed: int, make: MakeBook = make_book, into: Campaign | None = None, histories: str = "usual") -> str:
     """One world. The broken invariant's sentence, or nothing."""
-    return run_world(small_world(seed, make), into)
+    with ends_within(HANG_S[histories]):
+        return run_world(HISTORIES[histories](seed, make), into)
 
 
-def run_world(setup: Setup, into: Campaign | None = None) -> str:
-    """Any world under the watch, with faults for its duration and then without."""
+class Hung(Exception):
+    """A history took far longer than any history takes: something in it goes round and round."""
+
+
+@contextmanager
+def ends_within(cpu_s: float) -> Iterator[None]:
+    """`Hung` is raised in whatever goes on for longer. Only in a process's first thread, and not inside of compiled loops."""
+
+    def hung(*_: object) -> None:
+        raise Hung(f"it goes on after {cpu_s:g} s of processor time")
+
+    before = signal.signal(signal.SIGVTALRM, hung)
+    signal.setitimer(signal.ITIMER_VIRTUAL, cpu_s)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0.0)
+        signal.signal(signal.SIGVTALRM, before)
+
+
+def run_world(setup: Setup, into: Campaign | None = None, begun: Callable[[Simulation], object] | None = None) -> str:
+    """Any world under the watch, with faults for its duration and then without. `begun` is shown it before anything happens."""
     simulation = Simulation(setup)
     watch = Watch(simulation)
+    if begun is not None:
+        begun(simulation)
     simulation.world.watch = watch.look
     problem = ""
     try:
@@ -104,8 +131,11 @@ def run_world(setup: Setup, into: Campaign | None = None) -> str:
         watch.at_the_end()
     except Broken as broken:
         problem = str(broken)
+    except Exception as error:  # whatever it is: a history may not crash what it is about
+        problem = f"crash at {simulation.world.now_s:.6f} s: {type(error).__name__}: {error}"
     if into is not None:
         into.events += simulation.world.done
+        note_goals(simulation, watch)
         for what, count in [*watch.reached.items(), *simulation.ledger.faults.items()]:
             into.reached[what] = into.reached.get(what, 0) + count
     return problem
@@ -114,6 +144,9 @@ def run_world(setup: Setup, into: Campaign | None = None) -> str:
 def _mend(simulation: Simulation) -> None:
     """No more faults; a gateway that is still dead is started, and every engine can be asked again."""
     simulation.ledger.mend()
+    points = points_of(simulation.setup.make_runner)
+    if points is not None:
+        points.disarm()
     for name, replica in simulation.replicas.items():
         replica.mend()
         simulation.describe(name)
@@ -124,265 +157,3 @@ def _is_settled(simulation: Simulation) -> bool:
     if not simulation.is_over() or not all(one.ended for one in book.sessions()):
         return False
     return all(record.state in TERMINAL for record in book.records())
-
-
-def small_world(seed: int, make: MakeBook = make_book) -> Setup:
-    """Everything about one world, drawn from its seed."""
-    random = Random(f"campaign-{seed}")
-    replicas = random.choice((1, 1, 2))
-    policy = _growing(_policy(random, replicas), Random(f"campaign-growth-{seed}"))
-    policy = _crowded(_with_limits(policy, Random(f"limits-{seed}")), Random(f"crowded-{seed}"))
-    sources = [_source(random, tenant) for tenant in policy.tenants]
-    _share(Random(f"shares-{seed}"), policy, sources)
-    engine = _engine(random)
-    setup = Setup(
-        policy=policy,
-        engines={replica.name: engine for replica in policy.pools[POOL].replicas},
-        sources=sources,
-        planned=_planned(random, len(sources)),
-        duration_s=FAULTY_S,
-        seed=seed,
-        make_gate=make_gate,
-        make_book=make,
-        context_tokens=160,
-        line=_line(random),
-        distance=_distance(random),
-        gateways=random.choice((1, 1, 2)),
-        faults=_faults(random, replicas),
-    )
-    setup = _with_sessions(setup, Random(f"agents-{seed}"))
-    return _with_a_store(_with_one_that_leaves(setup, Random(f"leaves-{seed}")), Random(f"store-{seed}"))
-
-
-def _with_sessions(setup: Setup, random: Random) -> Setup:
-    """In every fourth world agents work in sessions, which are used up, left behind, closed twice, and used after their end."""
-    if random.random() >= 0.25:
-        return setup
-    pool = dataclasses.replace(
-        setup.policy.pools[POOL],
-        sessions_ratio_max=random.choice((0.4, 0.7, 1.0)),
-        session_idle_s=random.choice((0.3, 1.2, 8.0)),
-    )
-    agents = Agents(
-        calls=random.choice((2, 4, 7)),
-        think_s=random.choice((0.0, 0.05, 0.4)),
-        session_tokens=random.choice((48, 112, 160)),
-        lasts_s=random.choice((0.6, 3.0, 30.0)),
-        closes=random.choice((0, 1, 2, 3)),
-        late_calls=random.choice((0, 1)),
-    )
-    number = len(setup.sources)
-    source = dataclasses.replace(random.choice(setup.sources), agents=agents, output_tokens_max=random.choice((8, 16)))
-    planned = [
-        Planned(
-            random.choice((0.0, 0.7, 1.9)) + random.random() * 0.2, number, random.randint(1, 24), random.randint(1, 20), ()
-        )
-        for _ in range(random.randint(2, 5))
-    ]
-    return dataclasses.replace(
-        setup,
-        policy=dataclasses.replace(setup.policy, pools={POOL: pool}),
-        sources=[*setup.sources, source],
-        planned=[*setup.planned, *planned],
-    )
-
-
-def _with_one_that_leaves(setup: Setup, random: Random) -> Setup:
-    """In half of the worlds with two engines one of them drains for a while, or is withdrawn and added again."""
-    engines = list(setup.engines)
-    if len(engines) < 2 or random.random() >= 0.5:
-        return setup
-    kind, target = random.choice(("replica_drained", "replica_withdrawn")), random.choice(engines)
-    leaves = Fault(random.random() * FAULTY_S * 0.75, kind, target, random.choice((0.05, 0.6, 1.5, 3.0)))
-    return dataclasses.replace(setup, faults=sorted([*setup.faults, leaves], key=lambda fault: fault.at_s))
-
-
-def _with_a_store(setup: Setup, random: Random) -> Setup:
-    """In every fourth world the ledger is a store of several gateways, which is lost once, with all or its last moments."""
-    if random.random() >= 0.25:
-        return setup
-    lost = Fault(
-        at_s=random.choice((0.9, 1.5, 2.1, 3.1)) + random.random() * 0.3,
-        kind=random.choice(("store_emptied", "store_rolled_back")),
-        for_s=random.choice((0.05, 0.3, 1.0)),
-    )
-    faults = sorted([*setup.faults, lost], key=lambda fault: fault.at_s)
-    return dataclasses.replace(setup, shared=True, gateways=random.choice((1, 2, 2, 3)), faults=faults)
-
-
-def _distance(random: Random) -> Distance:
-    return Distance(
-        connect_s=random.choice((0.0, 0.004, 0.5)),
-        latency_s=random.choice((0.0, 0.001, 0.01)),
-        scrape_s=random.choice((0.002, 0.02)),
-        notice_s=random.choice((0.1, 4.0)),
-    )
-
-
-def _engine(random: Random) -> Callable[[], EngineModel]:
-    settings = tiny()
-    # A slow engine makes streams that outlast leases and partitions; virtual time costs nothing.
-    cost = dataclasses.replace(settings.cost, base_s=random.choice((0.01, 0.05, 0.1)))
-    settings = dataclasses.replace(
-        settings,
-        cost=cost,
-        running_max=random.choice((2, 4)),
-        kv_blocks=random.choice((11, 20)),
-        queued_max=random.choice((None, None, 4)),
-        abort_lag_steps=random.choice((0, 1)),
-        report_tokens=4,
-    )
-    return lambda: ContinuousBatching(settings)
-
-
-def _policy(random: Random, replicas: int) -> Policy:
-    service_class = ClassPolicy(
-        name="interactive",
-        ttft_slo_s=random.choice((None, 0.5, 2.0)),
-        wait_s_max=random.choice((0.2, 1.0)),
-        queue_requests_max=random.choice((2, 100)),
-        gateway_s=random.choice((2.0, 20.0)),
-        first_byte_s=random.choice((0.5, 5.0)),
-        idle_s=random.choice((0.5, 5.0)),
-        on_tenant_full=random.choice(("queue", "refuse")),
-    )
-    discipline = DisciplinePolicy(
-        kind=random.choice(DISCIPLINES),
-        queue_max=random.choice((None, 3)),
-        propagate_cancel=random.random() < 0.9,
-        drop_late=random.random() < 0.9,
-    )
-    pool = PoolPolicy(
-        name=POOL,
-        models=(MODEL,),
-        replicas=tuple(ReplicaPolicy(f"{POOL}/{number}") for number in range(replicas)),
-        active_requests_max=random.choice((None, 3)),
-        discipline=discipline,
-        observe_every_s=random.choice((0.25, 0.5)),
-        unconfirmed_every_s=0.05,
-    )
-    limit = random.choice((None, 200))
-    tenants = ("acme", "batchco") if random.random() < 0.5 else ("acme",)
-    return Policy(
-        version="campaign",
-        number=1,
-        classes={"interactive": service_class},
-        tenants={name: TenantPolicy(name, active_tokens_max=limit) for name in tenants},
-        pools={POOL: pool},
-        lease_s=random.choice((1.6, 2.5)),
-        ask_late_s=0.1,
-    )
-
-
-def _growing(policy: Policy, random: Random) -> Policy:
-    """Half of the worlds reserve less than is allowed. Drawn apart, so that the other half is what it was before."""
-    if random.random() < 0.5:
-        return policy
-    pool = dataclasses.replace(
-        policy.pools[POOL],
-        growth=True,
-        growth_step_tokens=16,
-        growth_ahead_tokens=6,
-        output_tokens_cold=random.choice((8, 16)),
-    )
-    choice = random.choice(("length", "spare", "stop"))
-    classes = {name: dataclasses.replace(one, on_growth_refused=choice) for name, one in policy.classes.items()}
-    return dataclasses.replace(policy, pools={POOL: pool}, classes=classes)
-
-
-def _share(random: Random, policy: Policy, sources: list[Source]) -> None:
-    """Half of the worlds are shared by two classes, by weights or strictly by class."""
-    if random.random() < 0.5:
-        return
-    pool, usual = policy.pools[POOL], policy.classes["interactive"]
-    kind = random.choice(SHARING)
-    policy.pools[POOL] = dataclasses.replace(pool, discipline=dataclasses.replace(pool.discipline, kind=kind))
-    policy.classes["interactive"] = dataclasses.replace(usual, share=10.0, floor_ratio=random.choice((0.0, 0.4)))
-    policy.classes["bulk"] = dataclasses.replace(usual, name="bulk", ttft_slo_s=None, wait_s_max=random.choice((0.5, 3.0)))
-    for number, source in enumerate(sources):
-        if random.random() < 0.5:
-            sources[number] = dataclasses.replace(source, service_class="bulk")
-    sources.append(dataclasses.replace(sources[0], service_class="bulk"))
-
-
-def _with_limits(policy: Policy, random: Random) -> Policy:
-    """In every fourth world tenants have rates, retry budgets and quotas, tight enough to be met."""
-    if random.random() >= 0.25:
-        return policy
-    rate = RatePolicy(tokens_per_s=random.choice((40.0, 400.0)), burst_tokens=random.choice((100, 400)), debt_tokens_max=100)
-    client_rate = RatePolicy(requests_per_s=5.0, burst_requests=random.choice((1, 4)))
-    quota = QuotaPolicy("hour", tokens=random.choice((150, 400, 800)), bill=random.choice(("used", "reserved")))
-    limits: dict[str, Any] = {"rate": rate, "client_rate": client_rate, "retry_ratio": 0.1, "quota": quota}
-    kept = {name: limit for name, limit in limits.items() if random.random() < 0.6}
-    tenants = {name: dataclasses.replace(tenant, **kept) for name, tenant in policy.tenants.items()}
-    return dataclasses.replace(policy, tenants=tenants)
-
-
-def _crowded(policy: Policy, random: Random) -> Policy:
-    """In half of the worlds prompts are counted while they are read, and memory is promised beyond what there is."""
-    if random.random() < 0.5:
-        return policy
-    pool = dataclasses.replace(
-        policy.pools[POOL],
-        heavy_tokens=random.choice((8, 24)),
-        heavy_prefills_max=random.choice((None, 1, 2)),
-        prefill_tokens_max=random.choice((None, 30, 60)),
-        over_commit=random.choice((None, 1.0, 2.0)),
-    )
-    return dataclasses.replace(policy, pools={POOL: pool})
-
-
-def _source(random: Random, tenant: str) -> Source:
-    temper = Temper(
-        patience_s=random.choice((float("inf"), 0.3, 1.0)),
-        leave_ratio=random.choice((0.0, 0.3, 0.7)),
-        hidden_ratio=random.choice((0.0, 0.5)),
-        retries_max=random.choice((0, 2)),
-        retries_after_leaving=random.random() < 0.5,
-        key_ratio=random.choice((0.0, 0.5, 1.0)),
-    )
-    return Source(
-        tenant=tenant,
-        client=f"{tenant}-client",
-        service_class="interactive",
-        model=MODEL,
-        pool=POOL,
-        temper=temper,
-        samples=random.choice((1, 1, 2)),
-        output_tokens_max=random.choice((16, 48)),
-        bytes_per_token=random.choice((1.0, 2.0)),
-        exact_prompt=random.random() < 0.5,
-    )
-
-
-def _planned(random: Random, sources: int) -> list[Planned]:
-    """A handful of requests, bunched, so that there is something to refuse and something to cancel."""
-    count = random.randint(6, 18)
-    times_s = sorted(random.choice((0.05, 0.8, 2.0, 3.0)) + random.random() * random.choice((0.01, 0.5)) for _ in range(count))
-    return [Planned(at_s, random.randrange(sources), random.randint(1, 48), random.randint(1, 60), ()) for at_s in times_s]
-
-
-def _line(random: Random) -> Line:
-    return Line(
-        latency_s=random.choice((0.0, 0.001, 0.005)),
-        jitter_ratio=random.choice((0.0, 0.9)),
-        late_ratio=random.choice((0.0, 0.1)),
-        late_s=random.choice((0.2, 2.0)),
-        lost_command_ratio=random.choice((0.0, 0.1)),
-        lost_answer_ratio=random.choice((0.0, 0.1)),
-        twice_ratio=random.choice((0.0, 0.1)),
-        gather_s=random.choice((0.0, 0.02)),
-    )
-
-
-def _faults(random: Random, replicas: int) -> list[Fault]:
-    found: list[Fault] = []
-    for _ in range(random.choice((0, 1, 1, 2, 3))):
-        kind = random.choice(KINDS)
-        target = "0" if kind.startswith("gateway") else f"{POOL}/{random.randrange(replicas)}"
-        length_s = random.choice((0.05, 0.6, 1.5, 3.0))
-        if kind == "engine_hang":
-            length_s = min(length_s, HANG_S_MAX)
-        found.append(Fault(random.random() * FAULTY_S * 0.75, kind, target, length_s, random.choice((0.5, 1.0))))
-    found.sort(key=lambda fault: fault.at_s)
-    return found

@@ -41,6 +41,8 @@ class Temper:
     """Running out of patience is a client time-out, and SDKs retry those as well, under the same key."""
     key_ratio: float = 0.0
     """Sends an `Idempotency-Key`."""
+    shared_key_ratio: float = 0.0
+    """Of those keys: share that is one and the same for all its callers, each with a body of its own."""
     says_deadline: bool = False
     """Tells its patience in `Headworks-Deadline`."""
 
@@ -118,6 +120,8 @@ class Caller:
         self.hidden = random.random() < temper.hidden_ratio
         leaves = random.random() < temper.leave_ratio
         self._leave_moment = random.choice(LEAVE_MOMENTS) if leaves else ""
+        if self.key and temper.shared_key_ratio and random.random() < temper.shared_key_ratio:
+            self.key = "key-shared"
         self._temper = temper
         self._world = world
         self._door = door

@@ -57,7 +57,17 @@ class Distance:
 class Connection:
     """One execution's way in. `listener` is None once the gateway's side is gone."""
 
-    __slots__ = ("begun_s", "closing", "listener", "output_tokens", "sending", "state", "told_s", "watch_tokens")
+    __slots__ = (
+        "begun_s",
+        "closing",
+        "held_until_s",
+        "listener",
+        "output_tokens",
+        "sending",
+        "state",
+        "told_s",
+        "watch_tokens",
+    )
 
     def __init__(self, sending: Sending, listener: Listener) -> None:
         self.sending = sending
@@ -65,6 +75,8 @@ class Connection:
         self.state = "connecting"
         """`connecting`, `written` (bytes are out), `inside` (the engine took it), `over`."""
         self.closing = False
+        self.held_until_s = 0.0
+        """Its gateway stands, or stood, still so long: nothing is written before, and what it did meanwhile nobody heard."""
         self.begun_s = 0.0
         self.told_s = -1.0
         self.output_tokens = 0

@@ -93,6 +93,26 @@ def _store_rolled_back(simulation: Simulation, fault: Fault) -> None:
     simulation.world.after(fault.for_s, lambda: simulation.lose_ledger(PROMOTED_S, kept))
 
 
+def _ledger_restored(simulation: Simulation, fault: Fault) -> None:
+    """The ledger goes on from what it wrote down, as if nothing had happened: what is stored is what was held (I8)."""
+    _restore(simulation, replay=True)
+
+
+def _process_killed(simulation: Simulation, fault: Fault) -> None:
+    """kill -9 of a gateway that has its ledger in its own process: what is in the file is orphaned when it starts again."""
+    if simulation.runners[int(fault.target)] is not None:
+        _gateway_kill(simulation, fault)
+        _restore(simulation, replay=False)
+
+
+def _restore(simulation: Simulation, *, replay: bool) -> None:
+    old, book = simulation.ledger.book, simulation.setup.make_book(simulation.policy)
+    assert isinstance(old, Book) and isinstance(book, Book)
+    book.restore(old.snapshot(), replay=replay)
+    simulation.ledger.book = book
+    simulation.ledger.applied += 1
+
+
 def _gateway_kill(simulation: Simulation, fault: Fault) -> None:
     """kill -9, and a new process of the same name after `for_s`."""
     number = int(fault.target)
@@ -152,6 +172,8 @@ KINDS: dict[str, Callable[[Simulation, Fault], None]] = {
     "ledger_cut_off": _ledger_cut_off,
     "store_emptied": _store_emptied,
     "store_rolled_back": _store_rolled_back,
+    "ledger_restored": _ledger_restored,
+    "process_killed": _process_killed,
     "gateway_kill": _gateway_kill,
     "gateway_drain": _gateway_drain,
     "replica_drained": _replica_drained,

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headworks.core.book_table import CHARGED, ORPHANED, TERMINAL
-from headworks.core.commands import Answer, Cancel, Claim, Command, Grow, Reassert, Stop
+from headworks.core.book_table import CHARGED, ORPHANED, STOPPED, TERMINAL, TOMBSTONE
+from headworks.core.commands import Answer, Cancel, Claim, Command, Grow, Reassert, Stop, TellSession
 from headworks.core.types import READ_UNITS, RequestKey, Reservation
 from headworks.sim.auditor import Auditor
 from headworks.sim.runner import SimRunner
@@ -51,6 +51,8 @@ class Watch:
         """What was charged in a store that is gone, until the next one admits something; of dead gateways for good."""
         self._owners: dict[str, str] = {}
         """The boot each charged execution belongs to."""
+        self._orphans: set[str] = set()
+        """Executions that were orphaned once."""
         self._told_again = False
         self._sessions = SessionWatch(self.note)
         simulation.ledger.seen = self._overhear
@@ -89,10 +91,10 @@ class Watch:
         sessions = self._simulation.ledger.book.sessions()
         for command, answer in zip(commands, answers, strict=True):
             self._say_if(self._sessions.overhear(command, answer, sessions), "B14")
-            if answer.outcome in ("fenced", "dead", "yield") or isinstance(command, Claim | Grow | Reassert):
+            if answer.outcome in ("fenced", "dead", "yield") or isinstance(command, Claim | Grow | Reassert | Stop):
                 self.note(f"{answer.verb} {answer.outcome}")
+            self._told_again = self._told_again or isinstance(command, Reassert | TellSession)
             if isinstance(command, Reassert):
-                self._told_again = True
                 if self._dead.get(answer.execution) == UNKNOWN_CANCEL:  # what is told by its owner had been granted before
                     del self._dead[answer.execution]
                     self._final.pop(answer.execution, None)
@@ -128,6 +130,7 @@ class Watch:
                     self._keys[record.execution] = record.key
                 if record.state == ORPHANED:
                     self.note("orphaned")
+                    self._orphans.add(record.execution)
             elif record.state in TERMINAL:
                 self._finality(record)
         self._charged = charged
@@ -153,8 +156,12 @@ class Watch:
         before = self._final.setdefault(record.execution, now)
         if before is now:
             self.note(f"ended by {record.evidence}")
+            if record.execution in self._orphans:
+                self.note(f"orphan ended by {record.evidence}")
             if record.evidence == NEVER_SENT and self._was_inside(record.execution):
                 raise self._broken("I11", f"{record.execution} was freed as never sent, and an engine had taken it")
+        elif before == (TOMBSTONE, "") and now[0] == STOPPED:  # testimony makes a tombstone final
+            self._final[record.execution] = now
         elif before != now:
             raise self._broken("I6", f"{record.execution} was {before} and became {now}")
 

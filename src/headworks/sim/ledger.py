@@ -52,6 +52,8 @@ class Line:
     lost_answer_ratio: float = 0.0
     twice_ratio: float = 0.0
     """The commands are run a second time, a moment later, and that answer comes too."""
+    muted: tuple[str, ...] = ()
+    """What is drawn as it was and does not happen: who leaves one fault out of a history wants the others where they were."""
     gather_s: float = 0.0
     """Calls that arrive within so much time of the first are run as one list, as a store does that coalesces them."""
 
@@ -155,7 +157,8 @@ class SimLedger:
         line = self.line
         delay_s = line.latency_s
         if line.jitter_ratio:
-            delay_s *= 1 + line.jitter_ratio * (2 * self._random.random() - 1)
+            drawn_ratio = line.jitter_ratio * (2 * self._random.random() - 1)
+            delay_s *= 1 if "jitter" in line.muted else 1 + drawn_ratio
         if self._happens(line.late_ratio, "late"):
             delay_s += line.late_s * self._random.random()
         self._world.after(delay_s, delivery)
@@ -166,6 +169,6 @@ class SimLedger:
         return cut_off
 
     def _happens(self, ratio: float, fault: str) -> bool:
-        happens = ratio > 0 and self._random.random() < ratio
+        happens = ratio > 0 and self._random.random() < ratio and fault not in self.line.muted
         self.faults[fault] += happens
         return happens

@@ -58,7 +58,9 @@ class SimReplica:
     def _write(self, connection: Connection) -> None:
         if connection.state != "connecting":
             return
-        if self.is_down:
+        if self._world.now_s < connection.held_until_s:
+            self._world.at(connection.held_until_s, lambda: self._write(connection))
+        elif self.is_down:
             self._not_sent(connection, "connect")
         elif self._world.now_s > connection.sending.send_before_s:
             self._not_sent(connection, "late")
@@ -158,7 +160,9 @@ class SimReplica:
     def is_listened_to(self, execution: str) -> bool:
         """Its gateway lives, hears of it and has not told it to stop: so it answers for how far it goes."""
         connection = self._connections.get(execution)
-        return connection is not None and connection.listener is not None and not connection.closing
+        if connection is None or connection.held_until_s:
+            return False
+        return connection.listener is not None and not connection.closing
 
     def _finish(self, connection: Connection, reason: str) -> None:
         """In band if the answer is complete; an aborted one is only gone, and its connection is closed already."""
@@ -350,6 +354,12 @@ class SimReplica:
                     self._over(connection)
                 else:
                     self._forsake(connection)
+
+    def hold_back(self, listener: Listener, until_s: float) -> None:
+        """A gateway stands still: what it was about to write it writes when it goes on, and meanwhile it hears nothing."""
+        for connection in self._connections.values():
+            if connection.listener is listener:
+                connection.held_until_s = until_s
 
     def mend(self) -> None:
         """Every fault is over (the liveness phase of a campaign)."""

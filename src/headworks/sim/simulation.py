@@ -39,7 +39,6 @@ GAUGES_EVERY_S = 0.25
 """How often the engines' own gauges are looked at for the results (no policy sees these looks)."""
 DRAIN_S_MAX = 3600.0
 """A run that is not over so long after its last arrival is reported as stuck."""
-
 REACHED_S = 0.3
 """Gateways find the store that is there again so much apart."""
 
@@ -89,6 +88,7 @@ class Setup:
     faults: list[Fault] = field(default_factory=list)
     shared: bool = False
     """The ledger is a store that several gateways share, and which may be another one tomorrow."""
+    make_runner: Callable[..., SimRunner] = SimRunner
     scaling: Scaling | None = None
     """An autoscaler; without one every replica is there from the beginning."""
 
@@ -159,7 +159,8 @@ class Simulation:
         """Everything comes up; every arrival and every fault stands in the world's list."""
         for number in range(self.setup.gateways):
             self.boot(number)
-        for number, planned in enumerate(self.setup.planned):
+        for place, planned in enumerate(self.setup.planned):
+            number = place if planned.number is None else planned.number
             source = self.setup.sources[planned.source]
             if begin(self, number, planned, source.agents):
                 continue
@@ -184,7 +185,7 @@ class Simulation:
         """Start a gateway process: a new life with a new boot id and an empty gate."""
         self.boots += 1
         gate = self.setup.make_gate(self.policy, f"gateway-{number}", self.setup.seed + 7919 * self.boots, f"boot-{self.boots}")
-        runner = SimRunner(gate, self.world, self.ledger, self.replicas, self, self._sending, self._idle_s)
+        runner = self.setup.make_runner(gate, self.world, self.ledger, self.replicas, self, self._sending, self._idle_s)
         self.runners[number] = self._boots[f"boot-{self.boots}"] = runner
         if self.setup.shared:
             runner.reach_ledger()
@@ -212,8 +213,7 @@ class Simulation:
 
     def is_alive(self, boot: str) -> bool:
         """Whether this life of a gateway goes on."""
-        runner = self._boots.get(boot)
-        return runner is not None and runner.alive
+        return (runner := self._boots.get(boot)) is not None and runner.alive
 
     def _woken(self, wake: Wake) -> None:
         """The ledger tells a gateway that something came free for it."""

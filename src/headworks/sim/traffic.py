@@ -72,6 +72,8 @@ class Planned:
     """Tokens the engine would produce if nobody stopped it, per sample."""
     prefix: tuple[int, ...]
     """Ids of the prompt's leading blocks that other requests may share."""
+    number: int | None = None
+    """What it is called by; None: its place in the list. Others can then be left out, and it stays what it was."""
 
 
 def constant(segments: Sequence[Segment], until_s: float) -> Iterator[float]:
