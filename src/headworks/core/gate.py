@@ -51,7 +51,8 @@ class Gate:
         )
         go_on = self._reserve, self._wait, self._pump
         self._sessions = Sessions(self._desk, self._changes, self._refusing, self._identity, self._boot, *go_on)
-        self.consider = Considering(self._desk, self._changes, self._sessions, self._boot).consider
+        considering = Considering(self._desk, self._changes, self._sessions, self._boot)
+        self.consider = considering.consider
         """What a request would be told if it came now (`core/considering.py`)."""
         self.left, self.unsure, self.estimates = self._desk.left, self._desk.unsure, self._desk.decider.estimator.standing
         """For looking in, as `snapshot` below."""
@@ -71,6 +72,7 @@ class Gate:
             events.Tick: self._on_tick,
             events.PolicyChanged: self._on_policy_changed,
             events.CloseAsked: self._sessions.close,
+            events.PassedBy: considering.passed_by,
             **self._changes.handlers(),
         }
 
