@@ -101,6 +101,12 @@ class Bench:
 
     def arrive(self, tokens: int, output_tokens: int = 1, **changed: Any) -> str:
         """A request of `tokens` in all, `output_tokens` of them output. Returns its id."""
+        request = self.request(tokens, output_tokens, **changed)
+        self.feed(events.Arrived(request))
+        return request.id
+
+    def request(self, tokens: int, output_tokens: int = 1, **changed: Any) -> Request:
+        """The same, and it does not arrive."""
         self._arrivals += 1
         request = Request(
             id=f"r{self._arrivals}",
@@ -123,8 +129,7 @@ class Bench:
             start_by_s=float("inf"),
             finish_by_s=self.now_s + 55.0,
         )
-        self.feed(events.Arrived(replace(request, **changed)))
-        return request.id
+        return replace(request, **changed)
 
     def take(self, kind: type[EffectType]) -> list[EffectType]:
         """The effects of one kind since they were taken last."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from headworks.core import events
 from headworks.core.commands import Start
-from headworks.core.effects import Alarm, Run
+from headworks.core.effects import Alarm, Judged, Run
 from headworks.core.policy import Policy, RatePolicy
 from headworks.core.types import Decision, Owner, Verdict
 from tests.core.driver import Bench, policy
@@ -237,3 +237,31 @@ def test_B15_an_early_return_is_seen_as_one_without_any_budget() -> None:
     bench.arrive(10, retry_count=1)
     serve(bench)
     assert bench.outcomes()[-1].retry_kind == "early"
+
+
+# what runs elsewhere
+
+
+def passes(bench: Bench, tokens: int, *, is_spent: bool = False) -> Decision:
+    """Ask for so much as one that runs elsewhere."""
+    bench.feed(events.PassedBy(bench.request(tokens, output_tokens=0), is_spent))
+    (judged,) = bench.take(Judged)
+    return judged.decision
+
+
+def test_H5_what_runs_elsewhere_draws_for_good_and_what_is_refused_draws_nothing() -> None:
+    bench = Bench(limited(rate=TOKENS))
+    assert passes(bench, 250).outcome == "admit"
+    refusal = passes(bench, 100)
+    assert (refusal.reason, refusal.retry_after_s) == ("rate_limit_exceeded", 0.5)
+    assert passes(bench, 50).outcome == "admit"
+    assert not bench.take(Run), "nothing of it runs here"
+    bench.arrive(1)
+    assert refused(bench) == ("rate_limit_exceeded", 0.01)
+
+
+def test_H5_what_is_reported_as_spent_is_drawn_into_any_debt() -> None:
+    bench = Bench(limited(rate=TOKENS))
+    passes(bench, 1_000, is_spent=True)
+    bench.arrive(1)
+    assert refused(bench) == ("rate_limit_exceeded", 7.01)

@@ -9,7 +9,7 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,8 @@ NAMED_BY = "HEADWORKS_ENVOY"
 ROOT = Path(__file__).parents[2]
 SHIPPED = ROOT / "deploy/envoy/envoy.yaml"
 READY_S = 20.0
+Change = Callable[[dict[str, Any]], None]
+"""Of what stands in the file, in place: the connection manager's configuration."""
 
 
 def program() -> str | None:
@@ -33,9 +35,7 @@ def program() -> str | None:
     return os.environ.get(NAMED_BY) or (str(installed) if installed.exists() else shutil.which("envoy"))
 
 
-needs_envoy = pytest.mark.skipif(
-    program() is None, reason=f"no Envoy here: scripts/tools envoy installs one, or set {NAMED_BY}"
-)
+needs_envoy = pytest.mark.skipif(program() is None, reason=f"no Envoy: scripts/tools envoy installs one, {NAMED_BY} names one")
 
 
 class Envoy:
@@ -56,7 +56,7 @@ class Envoy:
             client.close()
 
 
-def config(listen: int, grpc: int, changes: dict[str, Any] | None = None) -> dict[str, Any]:
+def config(listen: int, grpc: int, changes: Change | None = None) -> dict[str, Any]:
     """The shipped file with these ports."""
     given: dict[str, Any] = yaml.safe_load(SHIPPED.read_text())
     static = given["static_resources"]
@@ -64,12 +64,13 @@ def config(listen: int, grpc: int, changes: dict[str, Any] | None = None) -> dic
     (endpoints,) = static["clusters"][0]["load_assignment"]["endpoints"]
     endpoints["lb_endpoints"][0]["endpoint"]["address"]["socket_address"]["port_value"] = grpc
     manager = static["listeners"][0]["filter_chains"][0]["filters"][0]["typed_config"]
-    manager.update(changes or {})
+    if changes is not None:
+        changes(manager)
     return given
 
 
 @contextlib.asynccontextmanager
-async def envoy(grpc: int, changes: dict[str, Any] | None = None) -> AsyncIterator[Envoy]:
+async def envoy(grpc: int, changes: Change | None = None) -> AsyncIterator[Envoy]:
     found = program()
     assert found is not None
     port = free_port()

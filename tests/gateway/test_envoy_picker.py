@@ -193,11 +193,12 @@ def test_H5_an_answer_of_envoys_own_is_no_proof_that_anything_stopped() -> None:
     run("uvloop", steps())
 
 
-def test_H5_a_repeated_key_shares_the_answer_of_the_first() -> None:
+@pytest.mark.parametrize("stream", [False, True])
+def test_H5_a_repeated_key_shares_the_answer_of_the_first(stream: bool) -> None:
     async def steps() -> None:
         async with behind_envoy(classes=PATIENT) as (s, envoy):
             first, second = await envoy.connect(), await envoy.connect()
-            asked = chat("Idempotency-Key: twice", tokens=60)
+            asked = chat("Idempotency-Key: twice", tokens=60, stream=stream)
             first.send(asked)
             await s.until(lambda: s.inside() == 1)
             second.send(asked)

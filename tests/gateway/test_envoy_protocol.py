@@ -78,8 +78,41 @@ def test_H5_a_pick_is_said_in_a_header_and_in_metadata_as_the_protocol_has_it(lo
             assert fields["x-request-id"] == held.execution
             stream.cancel()
             await s.until(lambda: not s.charged(), 10.0)
+            await s.until(lambda: bool(s.everything("outcome")))
+            assert [one["evidence"] for one in s.everything("outcome")] == ["E3b"], "a stream that ends is no end of an answer"
 
     run(loop, steps())
+
+
+@pytest.mark.parametrize(("by_engine", "status", "proof"), [(True, 400, "E1"), (False, 408, "E3b")])
+def test_H5_an_error_is_proof_where_an_engine_gave_it_and_none_where_envoy_did(
+    by_engine: bool, status: int, proof: str
+) -> None:
+    async def steps() -> None:
+        async with asked() as (s, stream):
+            await stream.write(head(HEAD))
+            await stream.write(body(BODY))
+            _, _ = await stream.read(), await stream.read()
+            answer = pb.ProcessingRequest(response_headers={"end_of_stream": not by_engine})
+            answer.response_headers.headers.headers.add(key=":status", raw_value=str(status).encode())
+            if by_engine:
+                answer.response_headers.headers.headers.add(key="x-envoy-upstream-service-time", raw_value=b"3")
+            await stream.write(answer)
+            if by_engine:
+                await stream.write(pb.ProcessingRequest(response_body={"body": b"{}", "end_of_stream": True}))
+            said = await stream.read()
+            if by_engine:
+                fields = {
+                    one.header.key: one.header.raw_value for one in said.response_headers.response.header_mutation.set_headers
+                }
+                assert fields[":status"] == b"400"
+            else:
+                assert refusal(said)[0] == 502
+            await s.until(lambda: not s.charged(), 10.0)
+            await s.until(lambda: bool(s.everything("outcome")))
+            assert [one["evidence"] for one in s.everything("outcome")] == [proof]
+
+    run("uvloop", steps())
 
 
 def test_H5_trailers_are_passed_on_and_end_the_body() -> None:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 from headworks.core import metering
 from headworks.core.decide import LIMIT, VALUE
+from headworks.core.effects import Judged
+from headworks.core.events import PassedBy
 from headworks.core.fallback import shaped
 from headworks.core.types import Decision, Request, Variant
 
@@ -32,6 +34,20 @@ class Considering:
 
     def consider(self, request: Request, now_s: float) -> Decision:
         """The decision it would get at its arrival. What a class's fallback would do in place of a refusal is not tried."""
+        return self._considered(request, now_s)[1]
+
+    def passed_by(self, event: PassedBy, now_s: float) -> None:
+        """The same of one that runs elsewhere. What it may have, or has had, its rates will not see again."""
+        life, decision = self._considered(event.request, now_s)
+        if event.is_spent:
+            metering.spent(life, now_s)
+        elif decision.outcome != "refuse" or life.lane.observes:
+            metering.let_in(life, now_s)
+        if not event.is_spent:
+            self._desk.record(decision)
+        self._desk.effect(Judged(event.request.id, decision))
+
+    def _considered(self, request: Request, now_s: float) -> tuple[Life, Decision]:
         desk = self._desk
         pool = desk.pools[request.pool]
         use = desk.lane(request.key.tenant, request.service_class, request.pool).use
@@ -44,9 +60,9 @@ class Considering:
             use.asked_s = asked_s
         refusal = self._changes.closed_to(life.lane, now_s) or refusal
         if refusal:
-            return desk.decider.decision(life, "refuse", refusal, now_s, counts=False)
+            return life, desk.decider.decision(life, "refuse", refusal, now_s, counts=False)
         runs = free and now_s < self._boot.open_until_s
-        return desk.decider.decision(life, "admit" if runs else "queue", "" if runs else life.blocked_by, now_s)
+        return life, desk.decider.decision(life, "admit" if runs else "queue", "" if runs else life.blocked_by, now_s)
 
     def _look(self, request: Request, now_s: float) -> tuple[Life, bool, str]:
         desk, decider = self._desk, self._desk.decider

@@ -87,6 +87,14 @@ class Closed:
 
 
 @dataclass(slots=True)
+class Judged:
+    """What a request that passes by is told."""
+
+    id: str
+    decision: Decision
+
+
+@dataclass(slots=True)
 class Serve:
     """Answer this arrival with what is kept of an equal request of its tenant."""
 
@@ -232,4 +240,6 @@ class WakeAt:
     at_s: float
 
 
-Effect = Ask | Run | Watch | Abort | Reply | Opened | Closed | Serve | Attach | Record | Observe | Forget | Alarm | WakeAt
+Effect = (
+    Ask | Run | Watch | Abort | Reply | Opened | Closed | Judged | Serve | Attach | Record | Observe | Forget | Alarm | WakeAt
+)

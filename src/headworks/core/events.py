@@ -24,6 +24,15 @@ class ClientGone:
 
 
 @dataclass(slots=True)
+class PassedBy:
+    """A request that runs elsewhere, of which nobody tells more: it is told `Judged`, and draws on its rates for good."""
+
+    request: Request
+    is_spent: bool
+    """It has run, and says what it took: that is drawn whatever there is left."""
+
+
+@dataclass(slots=True)
 class Attached:
     """What came of an `Attach`: this arrival gets the answer, or it was not kept and nothing has been sent to it."""
 
@@ -210,6 +219,7 @@ Event = (
     Arrived
     | ClientGone
     | CloseAsked
+    | PassedBy
     | Attached
     | LedgerAnswered
     | LedgerLost

@@ -52,7 +52,8 @@ class Gate:
         )
         go_on = self._reserve, self._wait, self._pump
         self._sessions = Sessions(self._desk, self._changes, self._refusing, self._identity, self._boot, *go_on)
-        self.consider = Considering(self._desk, self._changes, self._sessions, self._boot).consider
+        considering = Considering(self._desk, self._changes, self._sessions, self._boot)
+        self.consider = considering.consider
         """What a request would be told if it came now (`core/considering.py`)."""
         self.turn_away, self.shut = TurningAway(self._desk, self._changes, self._refusing).turn_away, self._refusing.shut
         """The refusal of a request that need not be read; and the clients of which one may be (`core/turning_away.py`)."""
@@ -74,6 +75,7 @@ class Gate:
             events.Tick: self._on_tick,
             events.PolicyChanged: self._on_policy_changed,
             events.CloseAsked: self._sessions.close,
+            events.PassedBy: considering.passed_by,
             **self._changes.handlers(),
         }
 

@@ -112,6 +112,13 @@ def let_in(life: Life, now_s: float) -> None:
     life.drawn = tuple(drawn)
 
 
+def spent(life: Life, now_s: float) -> None:
+    """It has run elsewhere, as a request that was let in before: its tokens are drawn, into debt if there are none."""
+    for rate in _rates(life, now_s):
+        if rate.tokens is not None:
+            rate.tokens.draw(life.work.tokens, now_s)
+
+
 def granted(life: Life, now_s: float) -> None:
     """It runs from now on: what it is estimated to take counts towards its tenant's weight (B13), once for all attempts."""
     demotion, work = life.lane.tenant.demotion, life.work

@@ -127,9 +127,7 @@ class App:
         self.proxy.mirrors = self.mirrors.if_any()
         self.certificates = None if settings.tls is None else Certificates(settings.tls)
         self.server = parts.server(self.proxy.serve, settings, methods, self.certificates, outbox)
-        self.grpc = grpc_port.opened(
-            settings, self.proxy.serve, lambda handler: parts.unheard_server(handler, settings, methods, outbox), self.obstacles
-        )
+        self.grpc = grpc_port.opened(settings, self, boot, outbox)
         self._admin = admin_server(self._admin_app(), None if self.certificates is None else self.certificates.context)
 
     def _proxy(self, boot: str) -> Proxy:
@@ -238,7 +236,7 @@ class App:
 
     def fixed(self, settings: Settings) -> list[str]:
         """What these settings would change that stays as it was started: it keeps a reload from being taken."""
-        mine, held = self.settings, (*ADDRESSES, *SECRETS, *REMEMBERED, *LOADED, "lease_s", "limits")
+        mine, held = self.settings, (*ADDRESSES, *SECRETS, *REMEMBERED, *LOADED, "grpc", "lease_s", "limits")
         found = [name for name in held if getattr(mine, name) != getattr(settings, name)]
         return found + self.replicas.fixed(mine, settings)
 
@@ -385,8 +383,7 @@ class App:
         allow("replica", {*self.replicas.engines, *(one.name for pool in policy.pools.values() for one in pool.replicas)})
 
 
-PORTS = ("listen", "admin", "grpc", "tls")
-ADDRESSES = (*PORTS, "ledger_url", "domain", "when_lost", "durability", "decision_log", "usage", "telemetry")
+ADDRESSES = ("listen", "admin", "tls", "ledger_url", "domain", "when_lost", "durability", "decision_log", "usage", "telemetry")
 SECRETS = ("admin_key", "keys_secret")
 REMEMBERED = ("remember_s", "replay_bytes_max", "replay_total_bytes_max")
 """Settings of what is kept for a repeated key."""

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 from headworks.config.settings import Settings
-from headworks.gateway import clock
+from headworks.engines.outbox import Outbox
+from headworks.gateway import clock, parts
 from headworks.gateway.http import Server
-from headworks.gateway.http.server import Handler
+from headworks.gateway.key_watch import KeyWatch
+from headworks.gateway.models import Models
+from headworks.gateway.proxy import Proxy
+from headworks.gateway.routes import methods
+from headworks.gateway.runner import Runner
 
 if TYPE_CHECKING:
     from headworks.gateway.envoy.port import Port
@@ -19,6 +23,19 @@ CUT_S = 1.0
 
 class GrpcError(Exception):
     """The port is configured and cannot be opened. The text says why."""
+
+
+class Behind(Protocol):
+    """What is asked there: `app.App`."""
+
+    proxy: Proxy
+    runner: Runner
+    key_watch: KeyWatch
+    models: Models
+
+    def snapshot(self) -> dict[str, Any]: ...
+
+    def obstacles(self) -> list[str]: ...
 
 
 class GrpcPort:
@@ -46,17 +63,21 @@ class GrpcPort:
         return self._port.port
 
 
-def opened(
-    settings: Settings, handler: Handler, edge: Callable[[Handler], Server], obstacles: Callable[[], list[str]]
-) -> GrpcPort | None:
+def opened(settings: Settings, behind: Behind, boot: str, outbox: Outbox) -> GrpcPort | None:
     """By the settings; None: nobody asks over gRPC. Raises `GrpcError` where the extra is missing."""
     if settings.grpc is None:
         return None
     try:
-        from headworks.gateway.envoy import picker
-        from headworks.gateway.envoy.port import Port
+        from headworks.gateway.envoy import limits, picker, scaler
+        from headworks.gateway.envoy.port import Port, Service
     except ImportError as error:
         raise GrpcError(f"{MISSING} ({error})") from None
-    picks = picker.Picker(handler, edge, clock.now_s)
-    port = Port(settings.grpc, settings.tls, {picker.NAME: picks}, obstacles, is_shared=settings.workers > 1)
+    proxy, runner = behind.proxy, behind.runner
+    picks = picker.Picker(proxy.serve, lambda handler: parts.unheard_server(handler, settings, methods, outbox), clock.now_s)
+    services: dict[str, Service] = {
+        picker.NAME: picks,
+        limits.NAME: limits.Limits(runner, proxy, behind.key_watch.keys, behind.models, boot, clock.now_s, clock.utc_s),
+        scaler.NAME: scaler.Scaler(lambda: behind.snapshot()["pools"]),
+    }
+    port = Port(settings.grpc, settings.tls, services, behind.obstacles, is_shared=settings.workers > 1)
     return GrpcPort(port, picks.server)

@@ -154,6 +154,7 @@ class Runner:
             effects.Reply: self._reply,
             effects.Opened: self._told,
             effects.Closed: self._told,
+            effects.Judged: self._told,
             effects.Serve: self._serve,
             effects.Attach: self._attach,
             effects.Observe: self._observe,
@@ -182,7 +183,7 @@ class Runner:
         self.feed(events.Arrived(request))
 
     def expect(self, name: str, told: Callable[[Any], object] | None) -> None:
-        """Whoever opens or closes a session under this name wants to hear what became of it; None: no more."""
+        """Whoever opens or closes a session under this name, or passes by, wants to hear what became of it; None: no more."""
         if told is None:
             self._expected.pop(name, None)
         else:
@@ -331,7 +332,7 @@ class Runner:
         else:
             call.ended()
 
-    def _told(self, effect: effects.Opened | effects.Closed) -> None:
+    def _told(self, effect: effects.Opened | effects.Closed | effects.Judged) -> None:
         told = self._expected.pop(effect.id, None)
         if told is not None:
             told(effect)

@@ -43,6 +43,10 @@ class Said:
         self._failure = self._failure or why
         self._news.set()
 
+    def part(self) -> None:
+        """Nobody writes here any more. They point at each other: parted, both go without the garbage collector."""
+        self.slowed = _nobody
+
     def hold(self, held: bool) -> None:
         """Whether what the other side says next is to wait."""
         (self._may_read.clear if held else self._may_read.set)()

@@ -92,6 +92,7 @@ class Visit:
         """The stream has ended: the client has gone, or everything has been said. First the client, so that nobody waits."""
         wire, self._wire = self._wire, None
         carried, self._carried = self._carried, None
+        self._said.part()
         if wire is not None:
             wire.lose()
         if carried is not None:
