@@ -82,12 +82,7 @@ class Lane:
         """What of their prompts its requests found in the engine's cache of late, where the engine says so."""
         self.answers = pool.bounds.answers_by_flow.get((service_class.name, tenant.policy.name))
         """How many tokens' time its answers came to; see `core/forecast.py`."""
-        promise_s = service_class.tpot_slo_s
-        self.token_promise: TokenPromise | None = None
-        if promise_s is not None:
-            self.token_promise = TokenPromise(
-                promise_s, 1.0 - service_class.tpot_kept_ratio, f"requests at {promise_s:g} s a token"
-            )
+        self.token_promise = _token_promise(service_class)
         self.flow = (service_class.name, tenant.policy.name)
         kind = pool.policy.discipline.kind
         self.share = Share(tenant.policy, service_class, pool, policies) if kind == WEIGHED else None
@@ -187,3 +182,11 @@ class Lane:
             return plain
         stands_on = self.reserves.lent_scope if self.reserve is None else self.reserve.scope
         return (*plain, (stands_on, "tokens", kv_tokens), (stands_on, "requests", sequences))
+
+
+def _token_promise(service_class: ClassPolicy) -> TokenPromise | None:
+    """What a class promises of each further token; None: nothing."""
+    promise_s = service_class.tpot_slo_s
+    if promise_s is None:
+        return None
+    return TokenPromise(promise_s, 1.0 - service_class.tpot_kept_ratio, f"requests at {promise_s:g} s a token")
