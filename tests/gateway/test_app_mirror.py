@@ -15,6 +15,8 @@ from headworks.core.policy import MIRROR
 from headworks.gateway.dialects.base import Limits, Parsed
 from headworks.gateway.dialects.table import DIALECTS
 from headworks.testing.fake_engine import FakeEngine
+from headworks.tools.decision_log import lives
+from headworks.tools.observed import observed
 
 PRICE = {"price_per_mtoken": {"prompt": 10.0, "output": 20.0}}
 
@@ -101,6 +103,9 @@ def test_F3_what_is_refused_is_copied_too_and_the_log_says_whose_the_copy_is() -
             assert {s.outcome(told[key])["outcome"] for key in refused} == {"completed"}
             story = s.app.explanations.of(refused[0])["story"]
             assert story[-1] == f"A copy of it went to pool shadow, as request {told[refused[0]]}."
+            assert s.app.log is not None
+            (shadow,) = observed(lives(s.app.log._directory), 0.01, tries=False)["copies"]
+            assert (shadow["refused"]["copies"], shadow["admitted"]["copies"]) == (len(refused), 4 - len(refused))
             own = s.app.explanations.of(refused[0], "anonymous")
             assert not any("copy" in line for line in own["story"]) and {one["kind"] for one in own["records"]} != {"copy"}
 

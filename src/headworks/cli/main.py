@@ -53,6 +53,9 @@ VERBS: tuple[Verb, ...] = (
     Verb("explain", "Ask", "Tell the story of one request: what was compared with what, and what would have helped."),
     Verb("sim", "Ask", "Run a scenario in virtual time on the same core, and hold it to what it expects."),
     Verb("plan", "Ask", "Decide a decision log once more, by another configuration: who would have come out otherwise."),
+    Verb(
+        "observe", "Ask", "Propose limits from a decision log, and say who would have been refused and what became of copies."
+    ),
     Verb("cost", "Ask", "State what the engines of a period cost, who caused it, and what was wasted."),
     Verb("load", "Ask", "Offer recorded traffic to a server and tell what its clients got."),
     Verb("ledger", "Ask", "Show or audit what is held in a gateway's ledger; back it up, restore it."),

@@ -81,7 +81,7 @@ class Lane:
         """What of their prompts its requests found in the engine's cache of late, where the engine says so."""
         self.answers = pool.bounds.answers_by_flow.get((service_class.name, tenant.policy.name))
         """How many tokens' time its answers came to; see `core/forecast.py`."""
-        self.token_promise = token_promise_of(service_class)
+        self.token_promise = _token_promise(service_class)
         self.flow = (service_class.name, tenant.policy.name)
         kind = pool.policy.discipline.kind
         self.share = Share(tenant.policy, service_class, pool, policies) if kind == WEIGHED else None
@@ -183,8 +183,8 @@ class Lane:
         return (*plain, (stands_on, "tokens", kv_tokens), (stands_on, "requests", sequences))
 
 
-def token_promise_of(service_class: ClassPolicy) -> TokenPromise | None:
-    """What its class says about the time of a token; None: nothing."""
+def _token_promise(service_class: ClassPolicy) -> TokenPromise | None:
+    """What a class promises of each further token; None: nothing."""
     promise_s = service_class.tpot_slo_s
     if promise_s is None:
         return None

@@ -17,7 +17,7 @@ from headworks.core.events import Drain, Event, PolicyChanged, ReplicaDescribed,
 from headworks.core.policy import Policy
 from headworks.core.types import Capacity, ReplicaSample
 from headworks.logs.reading import lines
-from headworks.tools.log_lines import Arrival, Asked, Began, Decided, Draining, Ended, Late, Line, Unseen, Used
+from headworks.tools.log_lines import Arrival, Asked, Began, Copied, Decided, Draining, Ended, Late, Line, Unseen, Used
 
 ARRIVALS_MAX = 1_000_000
 """Of one plan: they are held in memory."""
@@ -35,6 +35,7 @@ KINDS: dict[str, Any] = {
     "used": Used,
     "drain": Draining,
     "late": Late,
+    "copy": Copied,
     "decision": Decided,
     "outcome": Ended,
 }
@@ -65,6 +66,8 @@ class Life:
     late: list[tuple[float, float, int]] = field(default_factory=list)
     """From when to when the process was late, and by which line it is known: something was due, and was done then.
     They do not overlap."""
+    copies: list[Copied] = field(default_factory=list)
+    """What was chosen to be copied to a second pool."""
     arrivals: list[Arrival] = field(default_factory=list)
     """In the order in which the gate was told of them."""
 
@@ -191,6 +194,8 @@ class _Reading:
                 now.granted[record.id] = record.decided_s, self._lines
         elif isinstance(record, Late):
             life.late.append((record.due_s, line.monotonic_s, self._lines))
+        elif isinstance(record, Copied):
+            life.copies.append(record)
         else:
             life.facts.append((line.monotonic_s, _event(record)))
 
@@ -214,7 +219,8 @@ class _Reading:
         told_s = ended.told_s if ended.told_s is not None else decided.decided_s if decided is not None else ended.arrived_s
         as_it_came = decided is not None and decided.outcome != "admit" and not ended.asked.key_given
         place = decided.place if decided is not None and as_it_came else 0
-        now.life.arrivals.append(Arrival(told_s, ended, place, self._lines, granted_place))
+        would = decided.reason if decided is not None and decided.outcome == "refuse" else ""
+        now.life.arrivals.append(Arrival(told_s, ended, place, self._lines, would, granted_place))
 
     def lives(self) -> list[Life]:
         """What was found, or why it cannot be used."""

@@ -84,6 +84,8 @@ class Arrival(msgspec.Struct, gc=False, frozen=True):
     """Of its first decision among the lines of the log, 0 if that need not have been made as it came."""
     end_place: int = 0
     """Of its outcome."""
+    would_refuse: str = ""
+    """The reason with which it was refused at its arrival, or would have been had anything been enforced."""
     granted_place: int = 0
     """Of its admission. What happened at one instant happened in the order of these."""
 
@@ -101,6 +103,7 @@ class Decided(msgspec.Struct, gc=False):
     model: str
     pool: str
     at_arrival: bool
+    reason: str = ""
     place: int = 0
     """Of its line."""
 
@@ -131,6 +134,16 @@ class Late(msgspec.Struct):
     """What was due then was done at the instant of this line."""
 
     due_s: float
+
+
+class Copied(msgspec.Struct):
+    """A request was chosen to be copied to a second pool."""
+
+    id: str
+    copy: str
+    """Its own id; empty where it was left out."""
+    pool: str
+    left_out: str
 
 
 class Draining(msgspec.Struct):
