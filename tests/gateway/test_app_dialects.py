@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import httpx
 import pytest
-from app_scene import LOOPS, PATIENT, call, fake_engine, get, run, scene
+from app_scene import LOOPS, PATIENT, Scene, call, fake_engine, get, run, scene
+from fronts import UNHURRIED, Front, on_engines
 from http_port import Answer
 
 from headworks.gateway.dialects.table import DIALECTS
@@ -66,6 +68,43 @@ def test_K21_what_is_settled_is_what_the_engine_did(loop: str, path: str, form: 
             assert shown in (None, int("stream_options" in form)), "a client sees the usage chunk only if it asked"
 
     run(loop, steps())
+
+
+async def counted(s: Scene) -> tuple[int, int]:
+    """Prompt and output tokens of all that the engine has ever done, by its own counters."""
+    async with httpx.AsyncClient(trust_env=False) as client:
+        page = (await client.get(s.engines[0].url + "/metrics")).text
+    names = ("vllm:prompt_tokens_total", "vllm:generation_tokens_total")
+    prompt, output = (sum(float(line.split()[-1]) for line in page.splitlines() if line.startswith(name)) for name in names)
+    return int(prompt), int(output)
+
+
+@on_engines
+def test_K21_the_sum_over_all_routes_and_forms_is_what_the_engine_counted(front: Front) -> None:
+    """By one gateway's books: what was settled, and what the usage journal bills by, agree with the engine."""
+
+    async def steps() -> None:
+        async with front(tenants={"acme": {"keys": ["env:ACME_KEY"]}}, classes=UNHURRIED) as s:
+            before = await counted(s)
+            forms = [*FORMS, *((path, {"stream": True, "stream_options": {"include_usage": False}}) for path in STREAMED[:2])]
+            answers = [await s.ask(ask(path, key="ACME_KEY", **form)) for path, form in forms]
+            missing = [path for (path, _), answer in zip(forms, answers, strict=True) if answer.status == 404]
+            assert missing in ([], ["/v1/embeddings"]), "a real one that generates does not embed"
+            assert [answer.body for answer in answers if answer.status not in (200, 404)] == []
+            await s.settled()
+            after = await counted(s)
+            usages = [one["usage"] for one in s.everything("outcome") if one["outcome"] == "completed"]
+            assert len(usages) == len(forms) - len(missing) and all(usage["exact"] for usage in usages)
+            total = tuple(sum(usage[name] for usage in usages) for name in ("prompt_tokens", "output_tokens"))
+            assert total == (after[0] - before[0], after[1] - before[1])
+            assert s.app.usage is not None
+            s.app.usage.flush()
+            lines = [
+                json.loads(line) for file in s.app.usage.directory.glob("*.jsonl") for line in file.read_text().splitlines()
+            ]
+            assert tuple(sum(line[name] for line in lines) for name in ("prompt_tokens", "output_tokens")) == total
+
+    run("uvloop", steps(), within_s=90)
 
 
 @pytest.mark.parametrize("path", COUNTED)

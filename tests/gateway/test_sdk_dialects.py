@@ -9,51 +9,17 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import anthropic
 import openai
 import pytest
 from app_scene import Scene, fake_engine, run, scene
+from fronts import TENANTS, Front, fake_scene, on_engines, real_scene
 
 TALK: list[Any] = [{"role": "user", "content": "one two three"}]
-TENANTS = {"acme": {"keys": ["env:ACME_KEY"]}, "batchco": {"keys": ["env:BATCHCO_KEY"], "models": ["other"]}}
 KEY = "acme-key-of-the-test"
-REAL = os.environ.get("HEADWORKS_VLLM_URL", "")
 REAL_POOLING = os.environ.get("HEADWORKS_VLLM_POOLING_URL", "")
-
-
-class RealEngine:
-    """A server that runs already, in the place of a fake one."""
-
-    def __init__(self, url: str) -> None:
-        self.url = url
-
-    async def start(self) -> str:
-        return self.url
-
-    async def stop(self) -> None: ...
-
-    def held(self) -> dict[str, Any]:
-        return {}  # what is inside, only the gateway's own evidence can tell
-
-
-def fake_scene() -> AbstractAsyncContextManager[Scene]:
-    return scene(fake_engine(), tenants=TENANTS)
-
-
-def real_scene(url: str = REAL) -> AbstractAsyncContextManager[Scene]:
-    patient = {"interactive": {"slo": {"ttft_s": 40}, "queue": {"wait_s_max": 40}}}
-    return scene(RealEngine(url), tenants=TENANTS, classes=patient)  # type: ignore[arg-type]
-
-
-ENGINES = [
-    pytest.param(fake_scene, id="fake"),
-    pytest.param(real_scene, id="real", marks=pytest.mark.skipif(not REAL, reason="HEADWORKS_VLLM_URL is not set")),
-]
-on_engines = pytest.mark.parametrize("front", ENGINES)
-Front = Callable[[], AbstractAsyncContextManager[Scene]]
 
 
 def url_of(s: Scene) -> str:

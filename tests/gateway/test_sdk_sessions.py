@@ -1,4 +1,7 @@
-"""Whole sessions by the stock OpenAI and Anthropic clients, opened and closed by the client library (B14, F8)."""
+"""Whole sessions by the stock OpenAI and Anthropic clients, opened and closed by the client library (B14, F8).
+
+Before a fake engine, and the first two before a real vLLM as well, where one is named (`fronts.py`).
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ import httpx
 import openai
 import pytest
 from app_scene import PATIENT, Scene, chat, first_event, run, scene
+from fronts import Front, on_engines
 
 from headworks.client import OverloadError, RetryPolicy, RetryTransport, async_session, session
 
@@ -31,11 +35,11 @@ def held(s: Scene) -> list[int]:
     return [s.held(scope) for scope in ("tenant:acme", "pool:llama", "sessions:llama")]
 
 
-def in_thread(work: Callable[[Scene], None], **sections: Any) -> None:
+def in_thread(work: Callable[[Scene], None], front: Front = scene, **sections: Any) -> None:
     """Run what blocking clients do. The scene ends with nothing held anywhere."""
 
     async def steps() -> None:
-        async with scene(**{"tenants": TENANTS, "classes": PATIENT, **sections}) as s:
+        async with front(**{"tenants": TENANTS, "classes": PATIENT, **sections}) as s:
             await asyncio.to_thread(work, s)
 
     run("uvloop", steps(), within_s=60)
@@ -51,7 +55,8 @@ def settles(s: Scene, url: str, tokens: int) -> None:
     raise AssertionError(held(s))
 
 
-def test_B14_both_sdks_work_through_one_session_and_what_is_left_comes_back() -> None:
+@on_engines
+def test_B14_both_sdks_work_through_one_session_and_what_is_left_comes_back(front: Front) -> None:
     def work(s: Scene) -> None:
         url = url_of(s)
         with (
@@ -89,12 +94,13 @@ def test_B14_both_sdks_work_through_one_session_and_what_is_left_comes_back() ->
             body: Any = gone.value.body
             assert body["error"]["code"] == "session_exhausted"
 
-    in_thread(work)
+    in_thread(work, front)
 
 
-def test_B14_the_async_clients_too() -> None:
+@on_engines
+def test_B14_the_async_clients_too(front: Front) -> None:
     async def steps() -> None:
-        async with scene(tenants=TENANTS, classes=PATIENT) as s:
+        async with front(tenants=TENANTS, classes=PATIENT) as s:
             url = url_of(s)
             async with (
                 httpx.AsyncClient() as http,

@@ -23,7 +23,7 @@ def found(name: str) -> Any:
     return run(scenario, scenario.seed)
 
 
-@pytest.mark.parametrize("name", ["cascade", "ramp", "replicas", "rolling", "prefixes"])
+@pytest.mark.parametrize("name", ["breaker", "cascade", "ramp", "replicas", "rolling", "prefixes"])
 def test_every_expectation_holds(name: str) -> None:
     assert found(name)["failures"] == []
 

@@ -324,7 +324,16 @@ def settings(config: Config, environment: Mapping[str, str], worker: int = 1) ->
 def _prices(model: Model) -> PartPrices:
     prices, image, audio = PartPrices(), model.image, model.audio
     if image is not None:
-        prices = replace(prices, image_tokens=image.tokens, image_low_tokens=image.tokens_low, images_max=image.count_max)
+        prices = replace(
+            prices,
+            image_tokens=image.tokens,
+            image_low_tokens=image.tokens_low,
+            image_tile_px=image.tile_px,
+            image_tile_tokens=image.tile_tokens,
+            image_base_tokens=image.tokens_base,
+            image_least_tokens=image.tokens_min,
+            images_max=image.count_max,
+        )
     if audio is not None:
         prices = replace(prices, audio_tokens_per_s=audio.tokens_per_s, audio_s_max=audio.seconds_max)
     return prices

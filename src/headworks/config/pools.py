@@ -227,6 +227,12 @@ class ImageRule(Section):
     tokens_low: Count | None = Field(
         None, description="The same of one asked for with detail: low, if its engine heeds that; as tokens if not stated."
     )
+    tile_px: Count | None = Field(
+        None, description="Where it depends on the size: the side of the square, in pixels, that takes tile_tokens."
+    )
+    tile_tokens: Count = Field(1, description="Prompt tokens of each such square, a part of one as the whole.")
+    tokens_base: CountOrZero = Field(0, description="Prompt tokens of an image beside those of its squares.")
+    tokens_min: Count = Field(1, description="Prompt tokens of the smallest image: a model may enlarge it.")
     count_max: Count = Field(8, description="Images of one request.")
 
 

@@ -91,6 +91,11 @@ class PartPrices:
     image_tokens: int | None = None
     image_low_tokens: int | None = None
     """Of one that is asked for with `detail: low`; None: as of any other."""
+    image_tile_px: int | None = None
+    """The side of a tile of which each takes so much; None: any image takes the same."""
+    image_tile_tokens: int = 1
+    image_base_tokens: int = 0
+    image_least_tokens: int = 1
     images_max: int = 0
     """In one request."""
     audio_tokens_per_s: float | None = None

@@ -356,8 +356,7 @@ class ProxyCall:
         self._proxy, self._runner = proxy, runner
         self.exchange, self.dialect = exchange, dialect
         self.request, self.parsed, self.ids = request, parsed, ids
-        self.idle_s, self.over = idle_s, False
-        self.equal = equal  # what an equal request of its tenant is called, where its class may be answered from memory
+        self.idle_s, self.over, self.equal = idle_s, False, equal  # `equal`: what an equal request of its tenant is called
         self.audience: Audience | None = None
         self.trace_lines = b""  # for the head of what its engine is sent
 

@@ -24,6 +24,7 @@ from headworks.sim import agents
 from headworks.sim.clients import Attempt
 from headworks.sim.fairness import fairness
 from headworks.sim.report_tenants import by_tenant, is_useful, returns_per_s_max
+from headworks.sim.runner import Shown
 from headworks.sim.simulation import WARM_S, Arrival, Simulation
 
 QUEUE_LOOKS_S = (10.0, 15.0)
@@ -73,6 +74,7 @@ def results(simulation: Simulation) -> dict[str, Any]:
         "quality_goodput_per_s": sum(math.prod(QUALITY_RATIO[step] for step in one.degraded) for one in good) / duration_s,
         "replicas": _replicas(simulation),
         "replica_most_by_mean": _most_by_mean(simulation),
+        "upstream": _upstream(simulation),
         "engine": _engine(simulation),
         "callers": _callers(simulation),
         **({"agents": agents.results(simulation.agents)} if simulation.agents else {}),
@@ -179,6 +181,20 @@ def _work(simulation: Simulation) -> dict[str, Any]:
         "wasted_tokens": wasted_tokens,
         "wasted_ratio": wasted_tokens / all_tokens if all_tokens else 0.0,
     }
+
+
+def _upstream(simulation: Simulation) -> dict[str, int]:
+    """What the gateways that live at the end sent to engines, first and once more, and how often a breaker changed."""
+    found = dict.fromkeys(("sent", "retried", "opened", "probed", "closed"), 0)
+    for runner in simulation.runners:
+        gate = None if runner is None else runner.gate
+        for pool in gate.snapshot(simulation.world.now_s)["pools"].values() if isinstance(gate, Shown) else ():
+            found["sent"] += pool["upstream_sent"]
+            found["retried"] += pool["upstream_retried"]
+            for replica in pool["replicas"].values():
+                for name, state in (("opened", "open"), ("probed", "half_open"), ("closed", "closed")):
+                    found[name] += replica["breaker_transitions"][state]
+    return found
 
 
 def _queue(simulation: Simulation, arrivals: Sequence[Arrival]) -> dict[str, Any]:

@@ -1,8 +1,9 @@
 """Images and audio in a prompt: what they take, by a rule of their model's, or why they are not taken (C1, E1).
 
 Nobody but the model knows how many tokens become of a picture, so an operator states the most (`models.NAME.image`,
-`models.NAME.audio`); without a rule they are refused. They are taken in the body alone: what is named by a URL an engine would
-fetch, from wherever it says. Their base64 is no text: it is counted as no prompt, and as what waits in a queue in full.
+`models.NAME.audio`) and, where that goes by its size, what a square of so many pixels takes; without a rule they are refused.
+They are taken in the body alone: what is named by a URL an engine would fetch, from wherever it says. Their base64 is no text:
+it is counted as no prompt, and as what waits in a queue in full.
 
 Audio is priced by how long it lasts, which a WAV file says in its first bytes: frames are what its data can hold at most, at
 the rate and width at which any decoder will read it. Other formats would have to be decoded to know.
@@ -23,6 +24,7 @@ from headworks.core.types import Request
 from headworks.gateway.dialects.base import NO_PARTS, Limits, Parsed, Parts
 from headworks.gateway.dialects.chat_fields import AudioPart, ChatFields, ImagePart, User
 from headworks.gateway.dialects.fields import FAULT_TEXT_MAX, Unacceptable, invalid
+from headworks.gateway.dialects.image_sizes import size_of
 from headworks.gateway.dialects.messages_fields import CountFields, Image
 from headworks.gateway.dialects.responses_fields import InputImage, ResponseFields
 
@@ -78,9 +80,10 @@ def priced(parsed: Parsed, found: Found, limits: Limits) -> Parsed:
         images += 1
         if images > prices.images_max:
             raise invalid(f"{where}: {prices.images_max} images are allowed in one request.", where)
-        size_bytes, is_low = _image(part, where)
-        tokens += prices.image_low_tokens if is_low and prices.image_low_tokens is not None else prices.image_tokens
-        data_bytes += size_bytes
+        data, begin, is_low = _image(part, where)
+        low = prices.image_low_tokens if is_low else None
+        tokens += _image_tokens(data, begin, prices, prices.image_tokens) if low is None else low
+        data_bytes += len(data)
     if not tokens:
         return parsed
     if parsed.prompt_tokens is not None:
@@ -106,17 +109,27 @@ def _unpriced(what: str, model: str, key: str, where: str) -> Unacceptable:
     return invalid(text, where)
 
 
-def _image(part: ImagePart | InputImage | Image, where: str) -> tuple[int, bool]:
-    """How long its data is, and whether it is wanted in its smaller form."""
+def _image_tokens(data: str, begin: int, prices: PartPrices, most: int) -> int:
+    """By its size, where that is the rule and it says it; never more than the most."""
+    size = None if prices.image_tile_px is None else size_of(data, begin)
+    if size is None or prices.image_tile_px is None:
+        return most
+    tiles = -(-size[0] // prices.image_tile_px) * -(-size[1] // prices.image_tile_px)
+    tokens = prices.image_base_tokens + tiles * prices.image_tile_tokens
+    return min(most, max(prices.image_least_tokens, tokens))
+
+
+def _image(part: ImagePart | InputImage | Image, where: str) -> tuple[str, int, bool]:
+    """Its data and where in it the base64 begins, and whether it is wanted in its smaller form."""
     if isinstance(part, Image):
-        return len(part.source.data), False
+        return part.source.data, 0, False
     url, detail = (part.image_url, part.detail) if isinstance(part, InputImage) else (part.image_url.url, part.image_url.detail)
     head, comma, _ = url[:FAULT_TEXT_MAX].partition(",")
     if not comma or head.lower() not in _HEADS:
         kinds = ", ".join(IMAGE_TYPES)
         text = f"{where}: an image is sent in the body, as data:TYPE;base64,… with one of {kinds}; nothing is fetched."
         raise invalid(text, where)
-    return len(url), detail == "low"
+    return url, len(head) + 1, detail == "low"
 
 
 _HEADS = frozenset(f"data:{kind};base64" for kind in IMAGE_TYPES)

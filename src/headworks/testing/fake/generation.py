@@ -99,7 +99,7 @@ class Generation:
             return
         if self.asked.stream:
             self._open()
-            self._events += self._chunks(choice, "".join(words))
+            self._events += [self._chunk(choice, "".join(words)), *self._usage_apart(choice)]
         else:
             choice.text += words
         if fault is not None:
@@ -138,18 +138,18 @@ class Generation:
                 delta = {"role": "assistant", "content": ""}
                 self._events.append(self._event(choice, {"index": choice.index, "delta": delta, "logprobs": None}, 0))
 
-    def _chunks(self, choice: Choice, text: str) -> list[bytes]:
-        """A piece of text, and what its choice used where each says so at its end: a completion beside its last piece."""
+    def _chunk(self, choice: Choice, text: str) -> bytes:
         body: dict[str, Any] = {"index": choice.index}
         body |= {"delta": {"content": text}} if self.asked.chat else {"text": text}
         body |= {"logprobs": None, "finish_reason": choice.ended or None}
-        if not self.usage_each or not choice.ended:
-            return [self._event(choice, body, choice.made)]
-        used = {"usage": _usage(choice.prompt_tokens, choice.made)}
-        if not self.asked.chat:
-            return [b"data: %b\n\n" % msgspec.json.encode(self._envelope(self._kind, [body]) | used)]
-        apart = msgspec.json.encode(self._envelope(self._kind, []) | used)
-        return [self._event(choice, body, choice.made)] + [b"data: %b\n\n" % apart] * self.asked.include_usage
+        return self._event(choice, body, choice.made)
+
+    def _usage_apart(self, choice: Choice) -> list[bytes]:
+        """What the one that has just ended used, where each says so: a chat in an event of its own, if it was asked for."""
+        if not (self.usage_each and choice.ended and self.asked.chat and self.asked.include_usage):
+            return []
+        event = self._envelope(self._kind, []) | {"usage": _usage(choice.prompt_tokens, choice.made)}
+        return [b"data: %b\n\n" % msgspec.json.encode(event)]
 
     @property
     def _kind(self) -> str:
@@ -158,7 +158,8 @@ class Generation:
     def _event(self, choice: Choice, body: dict[str, Any], made: int) -> bytes:
         body.setdefault("finish_reason", None)
         event = self._envelope(self._kind, [body])
-        if self.asked.continuous_usage and self.asked.include_usage:
+        beside = self.usage_each and choice.ended and not self.asked.chat
+        if beside or (self.asked.continuous_usage and self.asked.include_usage):
             event["usage"] = _usage(choice.prompt_tokens, made)
         return b"data: %b\n\n" % msgspec.json.encode(event)
 
@@ -207,7 +208,7 @@ class Generation:
             if not choice.ended:
                 choice.ended = "abort"
                 if self.asked.stream and self._opened:
-                    self._events += self._chunks(choice, "")
+                    self._events += [self._chunk(choice, ""), *self._usage_apart(choice)]
         self._finish()
 
     def failed(self, message: str) -> None:

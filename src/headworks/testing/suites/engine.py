@@ -162,7 +162,7 @@ async def gone_before_the_first_token(subject: Subject) -> None:
     """During the prompt: within a step, which is a chunk of the prompt at the longest."""
     capacity = await subject.engine.describe()
     started = start(subject, 500, prompt_tokens=capacity.context_tokens * 3 // 4)
-    await wait_until_load(subject, lambda sample: load(sample) > 0)
+    await wait_until_load(subject, lambda sample: load(sample) > 0, 60)  # gauges move with a step, and that reads a whole chunk
     await started.until_closed()
     await prove_stopped(subject, started)
     await wait_until_idle(subject)
