@@ -33,7 +33,23 @@ WORK = ROOT / "build" / "compiled"
 LOG = WORK / "log"
 OPTIMISED = os.environ.get("HEADWORKS_OPTIMISED", "1")
 """As the C compiler takes it."""
-FLAGS = ("-fvisibility=hidden", *(("-fno-plt",) if sys.platform == "linux" else ()))
+CC = (sysconfig.get_config_var("CC") or "cc").split()[0]
+IS_GCC = sys.platform == "linux" and "clang" not in CC
+RARE = WORK / "rare.h"
+RARE_TEXT = """\
+struct _object;
+void CPy_AddTraceback(const char *, const char *, int, struct _object *) __attribute__((cold));
+void CPy_TypeErrorTraceback(const char *, const char *, int, struct _object *, const char *, struct _object *)
+    __attribute__((cold));
+void CPy_TypeError(const char *, struct _object *) __attribute__((cold));
+void CPy_AttributeError(const char *, const char *, const char *, const char *, int, struct _object *) __attribute__((cold));
+"""
+"""A third of the code is what happens when an exception passes. Told that it is rare, the compiler puts it elsewhere, and what
+runs for each request stands close together (docs/decisions/0056-what-the-edge-costs.md)."""
+FLAGS = (
+    *("-fvisibility=hidden", "-include", str(RARE)),
+    *(("-fno-plt", "-freorder-blocks-and-partition") if IS_GCC else ()),
+)
 """Nobody calls into the library by name, so its own calls and constants go through no table that could be redirected."""
 ERRORS_SHOWN_MAX = 20
 TOOLS = compiled.FOLDER / "tools"
@@ -76,9 +92,8 @@ def what_is_missing() -> str:
     """In one sentence, or nothing."""
     if find_spec("mypyc") is None or find_spec("setuptools") is None:
         return "mypy and setuptools are not installed"
-    compiler = (sysconfig.get_config_var("CC") or "cc").split()[0]
-    if shutil.which(compiler) is None:
-        return f"there is no C compiler ({compiler})"
+    if shutil.which(CC) is None:
+        return f"there is no C compiler ({CC})"
     if not Path(sysconfig.get_path("include"), "Python.h").is_file():
         return "Python's headers are not installed (Python.h)"
     return ""
@@ -93,6 +108,7 @@ def prepare() -> None:
         file = WORK / name
         file.write_text(native(file.read_text()))
     (WORK / compiled.STAMP.name).write_text(stamp)
+    RARE.write_text(RARE_TEXT)
 
 
 def names() -> list[str]:

@@ -137,11 +137,12 @@ def test_E2_answers_go_out_before_a_turn_and_what_it_sends_right_after_it() -> N
         answer, request = Held(store), Held(store)
         runner.admit(Sends("r", outbox, request))
         later: list[list[int]] = []
-        asyncio.get_running_loop().call_soon(lambda: later.append(list(request.sent)))
         outbox.hold(answer)
         await asyncio.sleep(0)
-        assert answer.sent == [0], "before anything was decided"
-        assert later == [[1]], "and what was decided went out before the loop did anything else"
+        assert (answer.sent, store.lists) == ([0], []), "and a loop that writes at the end of a turn has written it"
+        asyncio.get_running_loop().call_soon(lambda: later.append(list(request.sent)))
+        await asyncio.sleep(0)
+        assert later == [[1]], "what was decided then went out before the loop did anything else"
 
     asyncio.run(steps())
 

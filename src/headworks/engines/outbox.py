@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol
 
 log = logging.getLogger("headworks.engines")
@@ -33,12 +34,14 @@ class Held(Protocol):
 class Outbox:
     """What one gateway has to write in this turn of the loop."""
 
-    __slots__ = ("_call_soon", "_held", "_is_due")
+    __slots__ = ("_call_soon", "_has_sent", "_held", "_is_due")
 
     def __init__(self) -> None:
         self._held: list[Held] = []
         self._is_due = False
         """The loop will see to it, if nobody does before."""
+        self._has_sent = False
+        """Something since the last turn ended, which the loop may not have written yet."""
         self._call_soon: Callable[[Callable[[], None]], object] | None = None
         """Of the loop it is used in. To ask which that is costs a system call."""
 
@@ -49,13 +52,28 @@ class Outbox:
             self.flush()
         elif not self._is_due:
             self._is_due = True
-            self.call_soon(self._turn_is_over)
+            self._soon(self._turn_is_over)
 
-    def call_soon(self, callback: Callable[[], None]) -> None:
-        """When the loop has heard of all that came in this turn."""
+    def when_written(self, callback: Callable[[], None]) -> None:
+        """Call back when the loop has heard of all that came in this turn, and has written what was said in it.
+
+        A loop may write only when it has called everything that is due: an answer that was read would wait until it is decided
+        what follows from it, which is most of what a request costs.
+        """
+        self._soon(partial(self._then, callback))
+
+    def _soon(self, callback: Callable[[], None]) -> None:
         if self._call_soon is None:
             self._call_soon = asyncio.get_running_loop().call_soon
         self._call_soon(callback)
+
+    def _then(self, callback: Callable[[], None]) -> None:
+        self.flush()
+        if self._has_sent:
+            self._has_sent = False
+            self._soon(callback)
+        else:
+            callback()
 
     def begin_turn(self) -> None:
         """Send what is held. What is held from now on is sent by `end_turn`, and the loop need not see to it."""
@@ -66,6 +84,7 @@ class Outbox:
         """Whoever began it has said all."""
         self._is_due = False
         self.flush()
+        self._has_sent = False
 
     def _turn_is_over(self) -> None:
         self._is_due = False
@@ -74,6 +93,7 @@ class Outbox:
     def flush(self) -> None:
         """Send all that is held. A fault costs that write's connection, and nothing beside it."""
         while self._held:
+            self._has_sent = True
             sent, self._held = self._held, []
             for held in sent:
                 try:

@@ -198,7 +198,7 @@ class Runner:
         self._events.append(event)
         if not self._is_due:
             self._is_due = True
-            self._outbox.call_soon(self._turn)
+            self._outbox.when_written(self._turn)
 
     def _turn(self) -> None:
         """Handle what has come and everything that follows from it, at one time by the clock, each at its own instant.
@@ -207,7 +207,7 @@ class Runner:
         together. A fault of ours costs that event or that effect, and nothing beside it.
         """
         waiting, turns = self._events, self.turns
-        self._outbox.begin_turn()  # answers that were read before need not wait for what is decided now
+        self._outbox.begin_turn()
         turns.begin_turn()
         try:
             while waiting or self._asked:
