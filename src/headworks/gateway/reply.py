@@ -160,10 +160,12 @@ def _retry(reason: Reason, retry_after_s: float | None, wall_s: float) -> bytes:
     if reason.retry == "none":
         return b""
     slot_s = RETRY_S_DEFAULT if retry_after_s is None else retry_after_s
-    lines = b"%b: %d\r\n" % (RETRY_MS, max(1, round(slot_s * 1000)))
+    slot_ms, whole_s = round(slot_s * 1000), math.ceil(slot_s)
+    lines = b"%b: %d\r\n" % (RETRY_MS, slot_ms if slot_ms > 1 else 1)
     if reason.retry == "key":
         return lines
-    lines += b"%b: %d\r\n" % (RETRY_AFTER, min(HORIZON_S, max(1, math.ceil(slot_s))))
+    clamped_s = HORIZON_S if whole_s > HORIZON_S else whole_s if whole_s > 1 else 1
+    lines += b"%b: %d\r\n" % (RETRY_AFTER, clamped_s)
     if reason.status in OVERLOAD_STATUSES:
         lines += b"%b: %d\r\n" % (RESET, math.ceil(wall_s + slot_s))
     return lines + NO_RETRY if slot_s > HORIZON_S else lines
@@ -216,6 +218,9 @@ def number(value: float | None) -> str:
         return "an unknown number of"
     if not math.isfinite(value):
         return "unlimited"
-    if value == int(value):
-        return f"{int(value):,}"
-    return f"{value:,.2f}" if abs(value) >= 1 else f"{value:.3g}"
+    whole, size = int(value), abs(value)
+    if value == whole:
+        return str(whole) if size < 1_000 else f"{whole:,}"
+    if size < 1:
+        return f"{value:.3g}"
+    return "%.2f" % value if size < 900 else f"{value:,.2f}"  # noqa: UP031 (compiled, an f-string takes three times as long)
