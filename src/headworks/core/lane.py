@@ -15,7 +15,7 @@ from headworks.core.disciplines import ORDERED, WEIGHED
 from headworks.core.fair import ONE_FLOW
 from headworks.core.fallback import Cascade
 from headworks.core.forecast import tails_of
-from headworks.core.policy import ClassPolicy, Policy
+from headworks.core.policy import ClassPolicy, Policy, TenantPolicy
 from headworks.core.pool import Pool
 from headworks.core.predict import TokenPromise
 from headworks.core.shares import Share
@@ -132,7 +132,10 @@ class Lane:
         tail = pool.policy.discipline.queue_max
         self.queue_max = service_class.queue_requests_max if tail is None else min(tail, service_class.queue_requests_max)
         """Requests of the class that may wait: the class's bound, or the discipline's where that is tighter."""
-        # What every arrival is compared with. A policy's own fields are those of Python objects, which compiled code looks up.
+        self._keep_limits(policy, service_class, pool)
+
+    def _keep_limits(self, policy: TenantPolicy, service_class: ClassPolicy, pool: Pool) -> None:
+        """What every arrival is compared with. A policy's own fields are those of Python's objects: compiled code looks them up."""
         self.class_name, self.queue_bytes_max = service_class.name, service_class.queue_bytes_max
         self.ttft_slo_s, self.e2e_slo_s = service_class.ttft_slo_s, service_class.e2e_slo_s
         self.wait_s_max, self.kv_ratio_max = service_class.wait_s_max, pool.policy.kv_ratio_max
