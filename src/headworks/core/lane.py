@@ -135,7 +135,7 @@ class Lane:
         self._keep_limits(policy, service_class, pool)
 
     def _keep_limits(self, policy: TenantPolicy, service_class: ClassPolicy, pool: Pool) -> None:
-        """What every arrival is compared with. A policy's own fields are those of Python's objects: compiled code looks them up."""
+        """What every arrival is compared with: compiled code looks a policy's own fields up by their names."""
         self.class_name, self.queue_bytes_max = service_class.name, service_class.queue_bytes_max
         self.ttft_slo_s, self.e2e_slo_s = service_class.ttft_slo_s, service_class.e2e_slo_s
         self.wait_s_max, self.kv_ratio_max = service_class.wait_s_max, pool.policy.kv_ratio_max
