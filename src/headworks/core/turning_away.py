@@ -18,7 +18,7 @@ from headworks.core.decide import AT_ONCE, LIMIT, VALUE
 from headworks.core.effects import TurnedAway
 from headworks.core.life import Life
 from headworks.core.tenant import FROZEN, RATE
-from headworks.core.types import REASON, Forecast, Request, Row, Work
+from headworks.core.types import Forecast, Request, Row, Work
 
 if TYPE_CHECKING:
     from headworks.core.changes import Changes
@@ -74,11 +74,11 @@ class TurningAway:
 
 def _hardest(rows: list[Row]) -> str:
     """Of the checks that failed, the one that is told."""
-    failed = [row[REASON] for row in rows if row[VALUE] > row[LIMIT]]
-    for reason in AT_ONCE:
-        if reason in failed:
-            return reason
-    return RATE
+    told, rank = RATE, len(AT_ONCE)
+    for _, _, value, limit, _, reason in rows:
+        if value > limit and reason in AT_ONCE and AT_ONCE.index(reason) < rank:
+            told, rank = reason, AT_ONCE.index(reason)
+    return told
 
 
 def _of_pool(lane: Lane, work: Work) -> list[Row]:

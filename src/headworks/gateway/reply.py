@@ -145,29 +145,35 @@ def _answer(
 
 def _advice(reason: Reason, retry_after_s: float | None, wall_s: float) -> bytes:
     """What a client's program can act on, as lines: when to come back, and what there is too much of."""
-    lines = _retry(reason, retry_after_s, wall_s)
+    if reason.retry == "never":
+        lines = NO_RETRY
+        if retry_after_s is not None:  # a period's quota: no retry, but the time it begins anew is known
+            lines += b"%b: %d\r\n" % (RESET, math.ceil(wall_s + retry_after_s))
+    elif reason.retry == "none":
+        lines = b""
+    else:
+        lines = _slot(reason, RETRY_S_DEFAULT if retry_after_s is None else retry_after_s, wall_s)
     if reason.status in OVERLOAD_STATUSES:
         return lines + b"%b: %b\r\n" % (OVERLOAD, reason.code.encode())
     return lines + b"%b: Bearer\r\n" % WHO if reason.status == 401 else lines
 
 
-def _retry(reason: Reason, retry_after_s: float | None, wall_s: float) -> bytes:
-    """When to come back, in every form that is read, or that it does not help."""
-    if reason.retry == "never":
-        if retry_after_s is not None:  # a period's quota: no retry, but the time it begins anew is known
-            return NO_RETRY + b"%b: %d\r\n" % (RESET, math.ceil(wall_s + retry_after_s))
-        return NO_RETRY
-    if reason.retry == "none":
-        return b""
-    slot_s = RETRY_S_DEFAULT if retry_after_s is None else retry_after_s
-    slot_ms, whole_s = round(slot_s * 1000), math.ceil(slot_s)
-    lines = b"%b: %d\r\n" % (RETRY_MS, slot_ms if slot_ms > 1 else 1)
+def _slot(reason: Reason, slot_s: float, wall_s: float) -> bytes:
+    """When to come back, in every form that is read."""
+    slot_ms = round(slot_s * 1000)
+    if slot_ms < 1:
+        slot_ms = 1
     if reason.retry == "key":
-        return lines
-    clamped_s = HORIZON_S if whole_s > HORIZON_S else whole_s if whole_s > 1 else 1
-    lines += b"%b: %d\r\n" % (RETRY_AFTER, clamped_s)
+        return b"%b: %d\r\n" % (RETRY_MS, slot_ms)
+    whole_s = math.ceil(slot_s)
+    if whole_s < 1:
+        whole_s = 1
+    told_s = HORIZON_S if whole_s > HORIZON_S else whole_s
     if reason.status in OVERLOAD_STATUSES:
-        lines += b"%b: %d\r\n" % (RESET, math.ceil(wall_s + slot_s))
+        again_s = math.ceil(wall_s + slot_s)
+        lines = b"%b: %d\r\n%b: %d\r\n%b: %d\r\n" % (RETRY_MS, slot_ms, RETRY_AFTER, told_s, RESET, again_s)
+    else:
+        lines = b"%b: %d\r\n%b: %d\r\n" % (RETRY_MS, slot_ms, RETRY_AFTER, told_s)
     return lines + NO_RETRY if slot_s > HORIZON_S else lines
 
 

@@ -5,8 +5,6 @@ A pool's refusals say the same of the same scopes with other numbers, and they c
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import msgspec
 
 from headworks.core.types import Row
@@ -24,8 +22,8 @@ class Shape:
 
     __slots__ = ("rows", "texts")
 
-    def __init__(self, rows: Sequence[Row]) -> None:
-        self.rows = list(rows)
+    def __init__(self, rows: tuple[Row, ...]) -> None:
+        self.rows = rows
         """Of the first of them."""
         self.texts = [_text(row) for row in rows]
 
@@ -34,23 +32,23 @@ _shapes: list[Shape] = []
 """The one that was used last is the first."""
 
 
-def written(rows: Sequence[Row]) -> bytes:
+def written(rows: tuple[Row, ...]) -> bytes:
     """The array of a refusal's body: the fields of `types.Verdict`, in its order. A number without bound is null."""
     if not rows:
         return b"[]"
-    texts, parts = _shape(rows).texts, list[bytes]()
-    for place in range(len(rows)):
-        value, limit = rows[place][2], rows[place][3]
+    texts, place, parts = _shape(rows).texts, 0, list[bytes]()
+    for _, _, value, limit, _, _ in rows:
         before, passed, failed = texts[place]
-        parts += (before, _number(value), b',"limit":', _number(limit), passed if value <= limit else failed)
+        place += 1  # noqa: SIM113 (compiled, `enumerate` makes a tuple of each)
+        parts.append(before)
+        parts.append(b"%d" % value if isinstance(value, int) else _encode(value))
+        parts.append(b',"limit":')
+        parts.append(b"%d" % limit if isinstance(limit, int) else _encode(limit))
+        parts.append(passed if value <= limit else failed)
     return b"[%b]" % b"".join(parts)[1:]  # each but the first begins with a comma
 
 
-def _number(number: int | float) -> bytes:
-    return b"%d" % number if isinstance(number, int) else _encode(number)
-
-
-def _shape(rows: Sequence[Row]) -> Shape:
+def _shape(rows: tuple[Row, ...]) -> Shape:
     for place in range(len(_shapes)):
         shape = _shapes[place]
         if _are_alike(rows, shape.rows):
@@ -63,12 +61,14 @@ def _shape(rows: Sequence[Row]) -> Shape:
     return shape
 
 
-def _are_alike(rows: Sequence[Row], like: list[Row]) -> bool:
+def _are_alike(rows: tuple[Row, ...], like: tuple[Row, ...]) -> bool:
     if len(rows) != len(like):
         return False
-    for place in range(len(rows)):
-        row, before = rows[place], like[place]
-        if row[1] != before[1] or row[5] != before[5] or row[4] != before[4] or row[0] != before[0]:
+    place = 0
+    for check, scope, _, _, unit, reason in rows:
+        before = like[place]
+        place += 1  # noqa: SIM113
+        if scope != before[1] or reason != before[5] or unit != before[4] or check != before[0]:
             return False
     return True
 
