@@ -42,6 +42,7 @@ COMPILED = (
     "gateway/dialects/chat.py",
     "gateway/door.py",
     "gateway/endings.py",
+    "gateway/error_shapes.py",
     "gateway/event_rate.py",
     "gateway/event_stream.py",
     "gateway/every_answer.py",

@@ -25,8 +25,8 @@ BLIND_MAX = 5
 
 def compare(request: Request, work: Work, lane: Lane, forecast: Forecast, now_s: float) -> list[Row]:
     """Every check's answer, in the order in which failures are reported."""
-    pool, tenant_policy, service_class = lane.pool, lane.tenant_policy, lane.service_class
-    pool_scope, unbounded = lane.pool_scope, pool.policy.discipline.unbounded
+    pool, pool_scope, unbounded = lane.pool, lane.pool_scope, lane.unbounded
+    promise_s = lane.ttft_slo_s
     rows: list[Row] = []
     # 1 tenant
     if lane.limits_tenant:
@@ -42,7 +42,7 @@ def compare(request: Request, work: Work, lane: Lane, forecast: Forecast, now_s:
             rows.append(("memory", f"model:{request.model}", work.kv_tokens, left, "tokens", RESERVED))
     kv_used = pool.kv_used_ratio(now_s)
     if kv_used is not None:
-        rows.append(("memory", pool_scope, kv_used, pool.policy.kv_ratio_max, "kv_ratio", MEMORY_FULL))
+        rows.append(("memory", pool_scope, kv_used, lane.kv_ratio_max, "kv_ratio", MEMORY_FULL))
     # 3 compute
     rows.append(("compute", pool_scope, pool.requests + work.sequences, pool.requests_limit(), "requests", POOL_FULL))
     if lane.token_promise is not None:
@@ -53,36 +53,43 @@ def compare(request: Request, work: Work, lane: Lane, forecast: Forecast, now_s:
         _reading(rows, work, lane)
     # 4 fairness
     if not unbounded:
-        queued = pool.queue.of_class(service_class.name)
+        queued = pool.queue.of_class(lane.class_name)
         rows.append(("fairness", lane.class_scope, queued.requests + 1, lane.queue_max, "queued requests", QUEUE_FULL))
         queued_bytes = queued.bytes + request.prompt_bytes
-        rows.append(("fairness", lane.class_scope, queued_bytes, service_class.queue_bytes_max, "queued bytes", QUEUE_FULL))
-        if tenant_policy.queue_requests_max is not None:
-            waiting, limit = pool.queue.line(lane.flow).requests + 1, tenant_policy.queue_requests_max
-            rows.append(("fairness", lane.tenant_scope, waiting, limit, "queued requests", QUEUE_FULL))
-        if tenant_policy.queue_bytes_max is not None:
-            waiting, limit = pool.queue.line(lane.flow).bytes + request.prompt_bytes, tenant_policy.queue_bytes_max
-            rows.append(("fairness", lane.tenant_scope, waiting, limit, "queued bytes", QUEUE_FULL))
+        rows.append(("fairness", lane.class_scope, queued_bytes, lane.queue_bytes_max, "queued bytes", QUEUE_FULL))
+        if lane.limits_tenant_queue:
+            _tenant_queue(rows, request, lane)
     # 5 time
     if forecast.wait_most_s is not None and not unbounded:
         limit_s = request.start_by_s - request.arrived_s
-        if service_class.wait_s_max < limit_s:
-            limit_s = service_class.wait_s_max
-        if service_class.ttft_slo_s is not None and service_class.ttft_slo_s - forecast.prefill_s < limit_s:
-            limit_s = service_class.ttft_slo_s - forecast.prefill_s
+        if lane.wait_s_max < limit_s:
+            limit_s = lane.wait_s_max
+        if promise_s is not None and promise_s - forecast.prefill_s < limit_s:
+            limit_s = promise_s - forecast.prefill_s
         rows.append(("time", pool_scope, forecast.wait_most_s, limit_s, "s waiting at most", DELAY))
-    if forecast.wait_s is None and service_class.ttft_slo_s is not None and not unbounded:
-        waiting = pool.queue.requests if lane.share is None else pool.queue.of_class(service_class.name).requests
+    if forecast.wait_s is None and promise_s is not None and not unbounded:
+        waiting = pool.queue.requests if lane.share is None else pool.queue.of_class(lane.class_name).requests
         if waiting:  # where nobody waits, no rate has to be known
             rows.append(("time", pool_scope, waiting + 1, BLIND_MAX, "requests waiting at an unknown rate", DELAY))
-    if forecast.total_s is not None and service_class.e2e_slo_s is not None:
-        whole_s = whole_answer_s(work, lane, forecast, service_class.e2e_slo_s)
+    if forecast.total_s is not None and lane.e2e_slo_s is not None:
+        whole_s = whole_answer_s(work, lane, forecast, lane.e2e_slo_s)
         if whole_s is not None:
-            rows.append(("time", pool_scope, whole_s, service_class.e2e_slo_s, "s to the whole answer", DELAY))
-    if forecast.wait_s is not None and service_class.ttft_slo_s is not None:
+            rows.append(("time", pool_scope, whole_s, lane.e2e_slo_s, "s to the whole answer", DELAY))
+    if forecast.wait_s is not None and promise_s is not None:
         ttft_s = forecast.wait_s + forecast.prefill_s
-        rows.append(("time", pool_scope, ttft_s, service_class.ttft_slo_s, "s to first token", DELAY))
+        rows.append(("time", pool_scope, ttft_s, promise_s, "s to first token", DELAY))
     return rows
+
+
+def _tenant_queue(rows: list[Row], request: Request, lane: Lane) -> None:
+    policy, line = lane.tenant_policy, lane.pool.queue.line(lane.flow)
+    if policy.queue_requests_max is not None:
+        rows.append(
+            ("fairness", lane.tenant_scope, line.requests + 1, policy.queue_requests_max, "queued requests", QUEUE_FULL)
+        )
+    if policy.queue_bytes_max is not None:
+        queued_bytes = line.bytes + request.prompt_bytes
+        rows.append(("fairness", lane.tenant_scope, queued_bytes, policy.queue_bytes_max, "queued bytes", QUEUE_FULL))
 
 
 def _peak(rows: list[Row], work: Work, lane: Lane, now_s: float) -> None:

@@ -56,7 +56,6 @@ class Gate:
         self.consider = considering.consider
         """What a request would be told if it came now (`core/considering.py`)."""
         self.turn_away, self.shut = TurningAway(self._desk, self._changes, self._refusing).turn_away, self._refusing.shut
-        """The refusal of a request that need not be read; and the clients of which one may be (`core/turning_away.py`)."""
         self.left, self.unsure, self.estimates = self._desk.left, self._desk.unsure, self._desk.decider.estimator.standing
         """For looking in, as `snapshot` below."""
         self._handlers: dict[type[Any], Callable[[Any, float], None]] = {

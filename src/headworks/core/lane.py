@@ -15,7 +15,7 @@ from headworks.core.disciplines import ORDERED, WEIGHED
 from headworks.core.fair import ONE_FLOW
 from headworks.core.fallback import Cascade
 from headworks.core.forecast import tails_of
-from headworks.core.policy import ClassPolicy, Policy
+from headworks.core.policy import ClassPolicy, Policy, TenantPolicy
 from headworks.core.pool import Pool
 from headworks.core.predict import TokenPromise
 from headworks.core.shares import Share
@@ -35,13 +35,17 @@ class Lane:
         "by_deadline",
         "cached_ratio",
         "cascade",
+        "class_name",
         "class_scope",
+        "e2e_slo_s",
         "flow",
         "gates",
         "is_paced",
         "keeps",
+        "kv_ratio_max",
         "lengths",
         "limits_tenant",
+        "limits_tenant_queue",
         "metered",
         "observed_scope",
         "observes",
@@ -49,6 +53,7 @@ class Lane:
         "policy_version",
         "pool",
         "pool_scope",
+        "queue_bytes_max",
         "queue_max",
         "reserve",
         "reserves",
@@ -61,8 +66,11 @@ class Lane:
         "tenant_policy",
         "tenant_scope",
         "token_promise",
+        "ttft_slo_s",
         "turn",
+        "unbounded",
         "use",
+        "wait_s_max",
         "weights",
     )
 
@@ -124,6 +132,15 @@ class Lane:
         tail = pool.policy.discipline.queue_max
         self.queue_max = service_class.queue_requests_max if tail is None else min(tail, service_class.queue_requests_max)
         """Requests of the class that may wait: the class's bound, or the discipline's where that is tighter."""
+        self._keep_limits(policy, service_class, pool)
+
+    def _keep_limits(self, policy: TenantPolicy, service_class: ClassPolicy, pool: Pool) -> None:
+        """What every arrival is compared with: compiled code looks a policy's own fields up by their names."""
+        self.class_name, self.queue_bytes_max = service_class.name, service_class.queue_bytes_max
+        self.ttft_slo_s, self.e2e_slo_s = service_class.ttft_slo_s, service_class.e2e_slo_s
+        self.wait_s_max, self.kv_ratio_max = service_class.wait_s_max, pool.policy.kv_ratio_max
+        self.unbounded = pool.policy.discipline.unbounded
+        self.limits_tenant_queue = policy.queue_requests_max is not None or policy.queue_bytes_max is not None
 
     def weigh(self, now_s: float) -> None:
         """What its tenant weighs may be another by now (B13)."""

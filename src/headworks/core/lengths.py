@@ -43,26 +43,40 @@ class PromptShares:
     said to be held. The last hundred or so count, by their tokens.
     """
 
-    __slots__ = ("_came", "_charged", "_seen")
+    __slots__ = ("_shares",)
 
     def __init__(self) -> None:
-        self._seen: dict[str, int] = {}
-        """By basis (`Work.basis`), of which there are a handful; so are the others."""
-        self._charged: dict[str, float] = {}
-        self._came: dict[str, float] = {}
+        self._shares: dict[str, _Share] = {}
+        """By basis (`Work.basis`), of which there are a handful."""
 
     def add(self, work: Work, prompt_tokens: int) -> None:
         """An engine has counted a prompt."""
-        basis = work.basis
-        self._seen[basis] = self._seen.get(basis, 0) + 1
-        self._charged[basis] = SHARES_KEEP_RATIO * self._charged.get(basis, 0.0) + work.prefill_tokens
-        self._came[basis] = SHARES_KEEP_RATIO * self._came.get(basis, 0.0) + min(prompt_tokens, work.prefill_tokens)
+        share = self._shares.get(work.basis)
+        if share is None:
+            share = self._shares[work.basis] = _Share()
+        share.add(work.prefill_tokens, prompt_tokens)
 
     def tokens(self, work: Work) -> int:
         """What the prompts of such work are expected to come to; what is charged, while too few are known."""
-        if self._seen.get(work.basis, 0) < KNOWN:
+        share = self._shares.get(work.basis)
+        if share is None or share.seen < KNOWN:
             return work.prefill_tokens
-        return round(work.prefill_tokens * self._came[work.basis] / self._charged[work.basis])
+        return round(work.prefill_tokens * share.came / share.charged)
+
+
+class _Share:
+    """Of one basis."""
+
+    __slots__ = ("came", "charged", "seen")
+
+    def __init__(self) -> None:
+        self.seen = 0
+        self.charged = self.came = 0.0
+
+    def add(self, charged_tokens: int, came_tokens: int) -> None:
+        self.seen += 1
+        self.charged = SHARES_KEEP_RATIO * self.charged + charged_tokens
+        self.came = SHARES_KEEP_RATIO * self.came + min(came_tokens, charged_tokens)
 
 
 class Lengths:

@@ -18,7 +18,7 @@ from headworks.core.decide import AT_ONCE, LIMIT, VALUE
 from headworks.core.effects import TurnedAway
 from headworks.core.life import Life
 from headworks.core.tenant import FROZEN, RATE
-from headworks.core.types import REASON, Forecast, Request, Row, Work
+from headworks.core.types import Forecast, Request, Row, Work
 
 if TYPE_CHECKING:
     from headworks.core.changes import Changes
@@ -48,7 +48,7 @@ class TurningAway:
         desk = self._desk
         lane = desk.lane(request.key.tenant, request.service_class, request.pool)
         closed = self._changes.closed_to(lane, now_s)
-        if desk.policy.observe or closed not in ("", FROZEN) or not lane.metered or not self._is_used_up(lane, request, now_s):
+        if lane.observes or closed not in ("", FROZEN) or not lane.metered or not self._is_used_up(lane, request, now_s):
             self._shut.pop(request.client, None)
             return None
         desk.arrivals += 1
@@ -74,11 +74,11 @@ class TurningAway:
 
 def _hardest(rows: list[Row]) -> str:
     """Of the checks that failed, the one that is told."""
-    failed = [row[REASON] for row in rows if row[VALUE] > row[LIMIT]]
-    for reason in AT_ONCE:
-        if reason in failed:
-            return reason
-    return RATE
+    told, rank = RATE, len(AT_ONCE)
+    for _, _, value, limit, _, reason in rows:
+        if value > limit and reason in AT_ONCE and AT_ONCE.index(reason) < rank:
+            told, rank = reason, AT_ONCE.index(reason)
+    return told
 
 
 def _of_pool(lane: Lane, work: Work) -> list[Row]:

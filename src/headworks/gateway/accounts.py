@@ -295,18 +295,19 @@ class Records:
         log, usage = self._log, self._usage
         if log is not None:
             log.write(record)
-        if not isinstance(record, TurnedAway) and record.key.tenant == MIRROR:  # no copy comes to the door
+        if isinstance(record, TurnedAway):  # nothing ran, and nothing was avoided
+            if self.telemetry is not None:
+                self.telemetry.ended(record.outcome())
+        elif record.key.tenant == MIRROR:
             self._copied(record)
             return
-        if isinstance(record, Outcome):
+        elif isinstance(record, Outcome):
             if usage is not None:
                 usage.write(record)
             if self.costs is not None:
                 self.costs.ended(record)
             if self.telemetry is not None:
                 self.telemetry.ended(record)
-        elif self.telemetry is not None and isinstance(record, TurnedAway):  # nothing ran, and nothing was avoided
-            self.telemetry.ended(record.outcome())
         if self._accounts.record(record):
             if log is not None:
                 log.encode()

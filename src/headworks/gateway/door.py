@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
+
 from headworks.core.instants import INSTANTS_PER_S
 from headworks.core.policy import INFINITE_S
 from headworks.core.types import Request, RequestKey
@@ -67,9 +69,12 @@ class Door:
         headers, identity, service_class = exchange.headers, asker.identity, asker.service_class
         if SESSION in headers or ids.idempotency_key is headers.get(b"idempotency-key"):
             return None
-        seen = peek(body)
-        pool = self._models.pool(seen.model, identity) if seen is not None else None
-        if seen is None or pool is None or self._models.missing(pool, seen.model, route):
+        try:
+            seen = peek(body)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):  # whoever reads it says what is wrong
+            return None
+        pool = self._models.pool(seen.model, identity)
+        if pool is None or self._models.missing(pool, seen.model, route):
             return None
         received_s = exchange.received_s
         start_by_s, finish_by_s = INFINITE_S, received_s + service_class.gateway_s

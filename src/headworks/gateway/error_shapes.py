@@ -6,6 +6,8 @@ section 9). Which shape it is stands with the names of a request (`every_answer.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import msgspec
 
 OPENAI = "openai"
@@ -28,8 +30,9 @@ _TYPES = {
 """What Anthropic calls an error of a status. Any other is an `api_error`."""
 
 
-class Error(msgspec.Struct):
-    """What is said, in OpenAI's shape."""
+@dataclass(slots=True)
+class Error:
+    """What is said, in OpenAI's terms."""
 
     message: str
     type: str
@@ -37,30 +40,37 @@ class Error(msgspec.Struct):
     code: str
 
 
-class _AnthropicBody(msgspec.Struct):
-    type: str
-    error: Error
-    request_id: str
-    headworks: msgspec.Raw
-
-
 _encode = msgspec.json.Encoder().encode
+_words: dict[str, bytes] = {}
+"""Types and codes as they are written: there are as many as the tables of them have."""
 
 
 def written(shape: str, status: int, error: Error, explanation: bytes, request_id: bytes) -> bytes:
     """The body of an error. `explanation` is JSON."""
     if shape != ANTHROPIC:
-        return b'{"error":%b,"headworks":%b}' % (_encode(error), explanation)
-    named = Error(error.message, _TYPES.get(status, "api_error"), error.param, error.code)
-    return _encode(_AnthropicBody("error", named, request_id.decode("latin-1"), msgspec.Raw(explanation)))
+        return b'{"error":%b,"headworks":%b}' % (_object(error, error.type), explanation)
+    named, name = _object(error, _TYPES.get(status, "api_error")), _encode(request_id.decode("latin-1"))
+    return b'{"type":"error","error":%b,"request_id":%b,"headworks":%b}' % (named, name, explanation)
 
 
 def bare(shape: str, status: int, error: Error) -> bytes:
     """The body of an error before anybody knows whose request it is: without a name of it, and what would explain it."""
     if shape != ANTHROPIC:
-        return _encode({"error": error})
-    named = Error(error.message, _TYPES.get(status, "api_error"), error.param, error.code)
-    return _encode({"type": "error", "error": named})
+        return b'{"error":%b}' % _object(error, error.type)
+    return b'{"type":"error","error":%b}' % _object(error, _TYPES.get(status, "api_error"))
+
+
+def _object(error: Error, kind: str) -> bytes:
+    param = b"null" if error.param is None else _encode(error.param)
+    message, code = _encode(error.message), _word(error.code)
+    return b'{"message":%b,"type":%b,"param":%b,"code":%b}' % (message, _word(kind), param, code)
+
+
+def _word(word: str) -> bytes:
+    written_as = _words.get(word)
+    if written_as is None:
+        written_as = _words[word] = _encode(word)
+    return written_as
 
 
 def error_event(shape: str, body: bytes) -> bytes:

@@ -29,6 +29,9 @@ REQUESTS_RESET = b"x-ratelimit-reset-requests"
 TOKENS_LIMIT = b"x-ratelimit-limit-tokens"
 TOKENS_REMAINING = b"x-ratelimit-remaining-tokens"
 TOKENS_RESET = b"x-ratelimit-reset-tokens"
+LONG_MAX = 4_096
+_long: dict[int, str] = {}
+"""Times of a minute and more, by their seconds: what refuses for long says the same for a second."""
 
 
 @dataclass(slots=True)
@@ -95,9 +98,13 @@ def duration(seconds: float) -> str:
     """`12ms`, `1.5s`, `6m0s`: the form OpenAI uses and Go clients parse."""
     if seconds < 1.0:
         return f"{max(0, math.ceil(seconds * 1000))}ms"
-    whole = round(seconds, 1)
-    if whole < 60:
+    if seconds < 60.0 and (whole := round(seconds, 1)) < 60:
         return f"{whole:g}s"
-    minutes, rest = divmod(math.ceil(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}h{minutes}m{rest}s" if hours else f"{minutes}m{rest}s"
+    rest = math.ceil(seconds)
+    text = _long.get(rest)
+    if text is None:
+        if len(_long) >= LONG_MAX:
+            _long.clear()
+        hours, minutes = rest // 3600, rest // 60 % 60
+        text = _long[rest] = f"{hours}h{minutes}m{rest % 60}s" if hours else f"{minutes}m{rest % 60}s"
+    return text

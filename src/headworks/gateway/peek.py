@@ -25,12 +25,5 @@ class Peek(msgspec.Struct, gc=False):
     max_output_tokens: Tokens | None = None
 
 
-_decode = msgspec.json.Decoder(Peek).decode
-
-
-def peek(body: bytes) -> Peek | None:
-    """None: it is not what it should be, and whoever reads it says why."""
-    try:
-        return _decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return None
+peek = msgspec.json.Decoder(Peek).decode
+"""Raises `msgspec.MsgspecError`, `UnicodeDecodeError` or `RecursionError` where a body is not what it should be."""

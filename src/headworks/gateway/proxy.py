@@ -136,8 +136,8 @@ class Proxy:
         self, exchange: Exchange, dialect: Dialect, body: bytes, own_id: str, ids: Ids, asker: Asker
     ) -> Coroutine[Any, Any, None] | None:
         """Hand over what its body asks for; first its prompt is counted, where a tokenizer says how long that is."""
-        door = self._door
-        if asker.identity.client in door.shut and door.turn_away(exchange, dialect.path, body, own_id, ids, asker):
+        door, client = self._door, asker.identity.client
+        if client in door.shut and self.mirrors is None and door.turn_away(exchange, dialect.path, body, own_id, ids, asker):
             return None
         call = self.call(exchange, dialect, body, own_id, ids, asker.identity, asker.service_class)
         if call is None:

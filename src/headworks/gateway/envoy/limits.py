@@ -27,8 +27,9 @@ from headworks.core.effects import Judged
 from headworks.core.policy import INFINITE_S, ClassPolicy
 from headworks.core.types import Decision, Request, RequestKey
 from headworks.gateway import reply
+from headworks.gateway.allowances import Allowances
 from headworks.gateway.asked import class_refused, credential
-from headworks.gateway.every_answer import Allowance, Ids, own_headers
+from headworks.gateway.every_answer import Ids, own_headers, pairs_of
 from headworks.gateway.keys import FAILURES_MAX, Denied, Identity, Keys
 from headworks.gateway.models import Models
 
@@ -51,9 +52,9 @@ class Asks(Protocol):
 class Rules(Protocol):
     """What the public port says of a tenant: `proxy.Proxy`."""
 
-    def service_class(self, headers: Mapping[bytes, bytes], identity: Identity) -> ClassPolicy | None: ...
+    allowances: Allowances
 
-    def allowance(self, tenant: str, client: str) -> Allowance | None: ...
+    def service_class(self, headers: Mapping[bytes, bytes], identity: Identity) -> ClassPolicy | None: ...
 
 
 class Limits:
@@ -100,7 +101,7 @@ class Limits:
             code, subject = request
             return self._over(question, reply.failure(code, ids, wall_s=self._wall_s(), subject=subject))
         decision = await self._judged(request, told.get(REPORT) == SPENT)
-        allowance = self._rules.allowance(identity.tenant, identity.client)
+        allowance = self._rules.allowances.of(identity.tenant, identity.client)
         if decision.outcome != "refuse" or told.get(REPORT) == SPENT:
             return _answer(question, Code.OK, own_headers(ids, 0.0, allowance), b"")
         return self._over(question, reply.refusal(decision, ids, wall_s=self._wall_s(), allowance=allowance))
@@ -132,8 +133,8 @@ class Limits:
         finally:
             self._asks.expect(request.id, None)
 
-    def _over(self, question: Any, answer: reply.Answer) -> Any:
-        return _answer(question, Code.OVER_LIMIT, answer.headers, answer.body)
+    def _over(self, question: Any, answer: reply.OwnAnswer) -> Any:
+        return _answer(question, Code.OVER_LIMIT, pairs_of(answer.headers), answer.body)
 
 
 def _tokens(question: Any) -> int:
