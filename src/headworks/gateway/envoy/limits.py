@@ -27,8 +27,9 @@ from headworks.core.effects import Judged
 from headworks.core.policy import INFINITE_S, ClassPolicy
 from headworks.core.types import Decision, Request, RequestKey
 from headworks.gateway import reply
+from headworks.gateway.allowances import Allowances
 from headworks.gateway.asked import class_refused, credential
-from headworks.gateway.every_answer import Allowance, Ids, own_headers
+from headworks.gateway.every_answer import Ids, own_lines, pairs_of
 from headworks.gateway.keys import FAILURES_MAX, Denied, Identity, Keys
 from headworks.gateway.models import Models
 
@@ -53,7 +54,8 @@ class Rules(Protocol):
 
     def service_class(self, headers: Mapping[bytes, bytes], identity: Identity) -> ClassPolicy | None: ...
 
-    def allowance(self, tenant: str, client: str) -> Allowance | None: ...
+    @property
+    def allowances(self) -> Allowances: ...
 
 
 class Limits:
@@ -100,9 +102,9 @@ class Limits:
             code, subject = request
             return self._over(question, reply.failure(code, ids, wall_s=self._wall_s(), subject=subject))
         decision = await self._judged(request, told.get(REPORT) == SPENT)
-        allowance = self._rules.allowance(identity.tenant, identity.client)
+        allowance = self._rules.allowances.of(identity.tenant, identity.client)
         if decision.outcome != "refuse" or told.get(REPORT) == SPENT:
-            return _answer(question, Code.OK, own_headers(ids, 0.0, allowance), b"")
+            return _answer(question, Code.OK, own_lines(ids, 0.0, allowance), b"")
         return self._over(question, reply.refusal(decision, ids, wall_s=self._wall_s(), allowance=allowance))
 
     def _identified(self, told: dict[str, str]) -> Identity | Denied:
@@ -132,7 +134,7 @@ class Limits:
         finally:
             self._asks.expect(request.id, None)
 
-    def _over(self, question: Any, answer: reply.Answer) -> Any:
+    def _over(self, question: Any, answer: reply.OwnAnswer) -> Any:
         return _answer(question, Code.OVER_LIMIT, answer.headers, answer.body)
 
 
@@ -143,9 +145,10 @@ def _tokens(question: Any) -> int:
     return min(TOKENS_MAX, max([*stated, of_all or (0 if stated else 1)]))
 
 
-def _answer(question: Any, code: Any, headers: Any, body: bytes) -> Any:
+def _answer(question: Any, code: Any, lines: bytes, body: bytes) -> Any:
     """The same for each of its descriptors: they are one request's."""
-    fields = [HeaderValue(key=name.decode("latin-1").lower(), value=value.decode("latin-1")) for name, value in headers]
+    told = [(name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in pairs_of(lines)]
+    fields = [HeaderValue(key=name, value=value) for name, value in told]
     status = RateLimitResponse.DescriptorStatus(code=code)
     return RateLimitResponse(
         overall_code=code,
