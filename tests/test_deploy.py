@@ -34,6 +34,7 @@ OF_OTHERS = {"ServiceMonitor", "PrometheusRule", "ScaledObject"}
 ALL_ON: dict[str, Any] = {
     "tls": {"secretName": "gateway-tls"},
     "scaledObject": {"enabled": True},
+    "grpc": {"enabled": True},
     "podAnnotations": {"team": "inference"},
     "imagePullSecrets": [{"name": "pull"}],
     "nodeSelector": {"pool": "cpu"},
@@ -119,6 +120,19 @@ def test_H1_the_configuration_in_it_is_one_that_serve_takes(tls: bool) -> None:
         assert settings.tls is not None and settings.tls.cert == "/etc/headworks/tls/tls.crt"
         assert container["readinessProbe"]["httpGet"]["scheme"] == "HTTPS"
         assert one("ServiceMonitor", over)["spec"]["endpoints"][0]["scheme"] == "https"
+
+
+def test_H5_the_grpc_port_is_there_where_it_is_asked_for_and_open_to_who_may_ask() -> None:
+    over = {"grpc": {"enabled": True}}
+    config = configuration(one("ConfigMap", over)["data"]["headworks.yaml"], True)
+    assert config.server.grpc == "0.0.0.0:9002"
+    (container,) = one("Deployment", over)["spec"]["template"]["spec"]["containers"]
+    assert {"name": "grpc", "containerPort": 9002} in container["ports"]
+    (service,) = [one for one in documents(over) if one["kind"] == "Service" and one["metadata"]["name"] == "headworks-grpc"]
+    assert service["spec"]["ports"] == [{"name": "grpc", "port": 9002, "targetPort": "grpc"}]
+    (open_to,) = [rule for rule in one("NetworkPolicy", over)["spec"]["ingress"] if rule["ports"] == [{"port": "grpc"}]]
+    assert len(open_to["from"]) == 2
+    assert "grpc" not in json.dumps(documents({})), "nobody listens who was not asked to"
 
 
 @pytest.mark.parametrize("longest_s", [1, 900, 7200])

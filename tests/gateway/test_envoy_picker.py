@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -122,6 +123,7 @@ def test_H5_a_client_that_leaves_stays_charged_until_its_engine_has_let_go() -> 
             client.send(chat("Idempotency-Key: going", tokens=LONG, stream=True))
             assert (await first_event(client)).status == 200
             assert s.inside() == len(s.charged()) == 1
+            assert re.search(r"^headworks_open_streams\{.*\} 1\.0$", (await s.admin("/metrics")).text, re.MULTILINE)
             client.close()
             await s.until(lambda: not s.charged())
             assert s.inside() == 0, "released while it was inside the engine"

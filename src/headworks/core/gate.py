@@ -74,8 +74,7 @@ class Gate:
             events.Tick: self._on_tick,
             events.PolicyChanged: self._on_policy_changed,
             events.CloseAsked: self._sessions.close,
-            events.PassedBy: considering.passed_by,
-            **self._changes.handlers(),
+            **(self._changes.handlers() | {events.PassedBy: considering.passed_by}),
         }
 
     def handle(self, event: events.Event, now_s: float) -> list[Effect]:

@@ -369,7 +369,7 @@ class App:
         yield from ledger_readings(self._epoch, *self.ledger.audited())
         for service_class, ratio in self.accounts.goodput.ratios(clock.now_s()):
             yield Reading("goodput_ratio", (service_class,), ratio)
-        yield Reading("open_streams", (WORKER,), float(len(self.server.exchanges)))
+        yield Reading("open_streams", (WORKER,), float(len(self.server.exchanges) + (self.grpc.open_count if self.grpc else 0)))
         yield Reading("shed_self_total", (WORKER,), float(self.guard.shed))
         yield Reading("rss_bytes", (WORKER,), float(parts.rss_bytes()))
 

@@ -58,6 +58,11 @@ class GrpcPort:
         await self._port.stop()
 
     @property
+    def open_count(self) -> int:
+        """Requests that Envoy has asked about and that are not over."""
+        return len(self.edge.exchanges)
+
+    @property
     def number(self) -> int:
         """Of the port, once it listens."""
         return self._port.port

@@ -29,7 +29,7 @@ from headworks.core.types import Decision, Request, RequestKey
 from headworks.gateway import reply
 from headworks.gateway.allowances import Allowances
 from headworks.gateway.asked import class_refused, credential
-from headworks.gateway.every_answer import Ids, own_headers, pairs_of
+from headworks.gateway.every_answer import Ids, own_lines, pairs_of
 from headworks.gateway.keys import FAILURES_MAX, Denied, Identity, Keys
 from headworks.gateway.models import Models
 
@@ -52,9 +52,10 @@ class Asks(Protocol):
 class Rules(Protocol):
     """What the public port says of a tenant: `proxy.Proxy`."""
 
-    allowances: Allowances
-
     def service_class(self, headers: Mapping[bytes, bytes], identity: Identity) -> ClassPolicy | None: ...
+
+    @property
+    def allowances(self) -> Allowances: ...
 
 
 class Limits:
@@ -103,7 +104,7 @@ class Limits:
         decision = await self._judged(request, told.get(REPORT) == SPENT)
         allowance = self._rules.allowances.of(identity.tenant, identity.client)
         if decision.outcome != "refuse" or told.get(REPORT) == SPENT:
-            return _answer(question, Code.OK, own_headers(ids, 0.0, allowance), b"")
+            return _answer(question, Code.OK, own_lines(ids, 0.0, allowance), b"")
         return self._over(question, reply.refusal(decision, ids, wall_s=self._wall_s(), allowance=allowance))
 
     def _identified(self, told: dict[str, str]) -> Identity | Denied:
@@ -134,7 +135,7 @@ class Limits:
             self._asks.expect(request.id, None)
 
     def _over(self, question: Any, answer: reply.OwnAnswer) -> Any:
-        return _answer(question, Code.OVER_LIMIT, pairs_of(answer.headers), answer.body)
+        return _answer(question, Code.OVER_LIMIT, answer.headers, answer.body)
 
 
 def _tokens(question: Any) -> int:
@@ -144,9 +145,10 @@ def _tokens(question: Any) -> int:
     return min(TOKENS_MAX, max([*stated, of_all or (0 if stated else 1)]))
 
 
-def _answer(question: Any, code: Any, headers: Any, body: bytes) -> Any:
+def _answer(question: Any, code: Any, lines: bytes, body: bytes) -> Any:
     """The same for each of its descriptors: they are one request's."""
-    fields = [HeaderValue(key=name.decode("latin-1").lower(), value=value.decode("latin-1")) for name, value in headers]
+    told = [(name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in pairs_of(lines)]
+    fields = [HeaderValue(key=name, value=value) for name, value in told]
     status = RateLimitResponse.DescriptorStatus(code=code)
     return RateLimitResponse(
         overall_code=code,

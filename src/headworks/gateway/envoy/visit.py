@@ -16,7 +16,7 @@ from collections.abc import Callable
 from headworks.engines.base import Listener, Upstream
 from headworks.gateway.envoy import heads, words
 from headworks.gateway.envoy.carried import Carried
-from headworks.gateway.envoy.said import Said
+from headworks.gateway.envoy.said import Body, Said
 from headworks.gateway.envoy.wire import Wire
 from headworks.gateway.http.answer import LAST_CHUNK
 from headworks.gateway.http.limits import HttpError
@@ -119,7 +119,7 @@ class Visit:
             fields = heads.sent(head)
             self._said.say(words.picked(endpoint, fields, heads.replaced(self._asked, fields)))
             for piece in words.request_body(body, self._request_trailers):
-                self._said.say(piece, words.PIECE_BYTES_MAX)
+                self._said.say(piece)
         return carried
 
     def _not_sent(self, listener: Listener, reason: str) -> None:
@@ -141,14 +141,16 @@ class Visit:
             ours = [(b":status", b"%d" % status), *heads.own(fields)]
             self._said.say(words.answer_head(ours, heads.replaced(carried.fields, ours)))
         if self._streams:
-            for piece in words.answer_body(payload, is_last, self._answer_trailers):
-                self._said.say(piece, len(payload))
+            self._said.pass_on(Body(payload, is_last, self._answer_body))
             return
         self._collected += payload
         if is_last:
-            self._said.say(words.answered(status, heads.own(fields), self._collected), len(self._collected))
+            self._said.say(words.answered(status, heads.own(fields), self._collected))
         elif len(self._collected) > ANSWER_BYTES_MAX:
             self._said.fail(f"an answer of more than {ANSWER_BYTES_MAX} bytes that cannot be streamed")
+
+    def _answer_body(self, payload: bytes, is_last: bool) -> list[words.Message]:
+        return list(words.answer_body(payload, is_last, self._answer_trailers))
 
     def broken(self) -> None:
         """See `wire.Taker`: Envoy resets what is not whole, so that no client takes what it has for an answer."""

@@ -68,9 +68,7 @@ def picked(endpoint: str, fields: Fields, removed: Iterable[bytes]) -> Message:
 
 def request_body(body: bytes, has_trailers: bool) -> Iterator[Message]:
     """The body it is sent with, and its end."""
-    for start in range(0, max(1, len(body)), PIECE_BYTES_MAX):
-        is_last = start + PIECE_BYTES_MAX >= len(body)
-        piece = _piece(body[start : start + PIECE_BYTES_MAX], is_last and not has_trailers)
+    for piece in _pieces(body, not has_trailers):
         yield ProcessingResponse(request_body=piece)
     if has_trailers:
         yield ProcessingResponse(request_trailers=TrailersResponse())
@@ -85,7 +83,8 @@ def answer_head(fields: Fields, removed: Iterable[bytes]) -> Message:
 def answer_body(payload: bytes, is_last: bool, has_trailers: bool) -> Iterator[Message]:
     """Some of what a client gets."""
     if payload or not has_trailers:
-        yield ProcessingResponse(response_body=_piece(payload, is_last and not has_trailers))
+        for piece in _pieces(payload, is_last and not has_trailers):
+            yield ProcessingResponse(response_body=piece)
     if is_last and has_trailers:
         yield ProcessingResponse(response_trailers=TrailersResponse())
 
@@ -96,9 +95,12 @@ def answered(status: int, fields: Fields, body: bytes) -> Message:
     return ProcessingResponse(immediate_response=whole)
 
 
-def _piece(payload: bytes, is_last: bool) -> Message:
-    streamed = StreamedBodyResponse(body=payload, end_of_stream=is_last)
-    return BodyResponse(response=CommonResponse(body_mutation=BodyMutation(streamed_response=streamed)))
+def _pieces(payload: bytes, is_last: bool) -> Iterator[Message]:
+    """In messages of a size that Envoy takes without holding anybody up."""
+    for start in range(0, max(1, len(payload)), PIECE_BYTES_MAX):
+        ends = is_last and start + PIECE_BYTES_MAX >= len(payload)
+        streamed = StreamedBodyResponse(body=payload[start : start + PIECE_BYTES_MAX], end_of_stream=ends)
+        yield BodyResponse(response=CommonResponse(body_mutation=BodyMutation(streamed_response=streamed)))
 
 
 def _mutation(fields: Fields, removed: Iterable[bytes]) -> Message:
