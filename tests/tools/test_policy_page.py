@@ -204,7 +204,7 @@ def test_F5_boxes_pass_by_what_was_seen() -> None:
         ("stops", Rounds([Left("close", 3.0)]), "Client disconnect → engine.abort() → KV blocks freed"),
         (
             "storm",
-            Storm(100, 80, 120, 60, 90, 11, 9.0),
+            Storm(100, 80, 120, 60, 90, 11, 9.0, 0.05),
             "Retry storm simulated: 100 clients × 3 retries → no synchronized spike",
         ),
     ],
@@ -215,6 +215,19 @@ def test_F5_boxes_fail_by_what_was_seen(part: str, value: Any, line: str) -> Non
     facts.through = replace(facts.through, **{part: value})
     assert boxes_of(facts)[line] == FAIL
     assert not page_of(facts, "2026-11-30").holds
+
+
+@pytest.mark.parametrize(("peak", "error_ratio", "outcome"), [
+    (13, 0.5, PASS), (14, 0.5, NOT_MEASURABLE), (14, None, NOT_MEASURABLE), (14, 0.2, FAIL), (13, 0.2, PASS),
+])  # fmt: skip
+def test_F5_a_storm_is_judged_where_the_gateway_knew_how_fast_it_drains(
+    peak: int, error_ratio: float | None, outcome: str
+) -> None:
+    """Slots are as dense as the rate they are spread by: known to ±50 %, half as many again are no spike of its making."""
+    facts = full()
+    assert facts.through is not None
+    facts.through = replace(facts.through, storm=Storm(100, 80, 120, peak, 90, 11, 9.0, error_ratio))
+    assert boxes_of(facts)["Retry storm simulated: 100 clients × 3 retries → no synchronized spike"] == outcome
 
 
 def test_F5_too_few_of_anything_prove_nothing() -> None:
