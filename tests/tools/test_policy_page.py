@@ -233,11 +233,12 @@ def test_F5_a_storm_is_judged_where_the_gateway_knew_how_fast_it_drains(
 def test_F5_too_few_of_anything_prove_nothing() -> None:
     facts = full()
     assert facts.through is not None
-    few = Storm(100, 3, 3, 3, 100, 50, 2.0)
-    facts.through = replace(facts.through, base=served(offered=5, complete=5, good=5), storm=few)
+    for few in (Storm(100, 3, 3, 3, 100, 50, 2.0, 0.05), Storm(100, 80, 0, 0, 25, 24, 20.0, 0.05)):
+        found = boxes_of(replace(facts, through=replace(facts.through, storm=few)))
+        assert found["Retry storm simulated: 100 clients × 3 retries → no synchronized spike"] == NOT_MEASURABLE
+    facts.through = replace(facts.through, base=served(offered=5, complete=5, good=5))
     found = boxes_of(facts)
     assert found["Replica baseline measured"] == NOT_MEASURABLE
-    assert found["Retry storm simulated: 100 clients × 3 retries → no synchronized spike"] == NOT_MEASURABLE
 
 
 def test_F5_both_texts_say_all_of_it_and_nothing_in_it_breaks_them() -> None:

@@ -29,7 +29,7 @@ STORM_CLIENTS, STORM_RETRIES = 100, 3
 STORM_S_MAX = 20.0
 STORM_SIZE = 0
 """The smallest of the mix."""
-BUSY_CLIENTS, AGAIN_S = 64, 0.1
+BUSY_CLIENTS, AGAIN_S = 64, 1.0
 DrainError = Callable[[], Awaitable[float | None]]
 BIN_S = 1.0
 SETTLE_S = 10.0
@@ -151,12 +151,14 @@ def _tpot_s(attempt: Attempt) -> float:
 
 async def _kept_busy(bench: Bench, seconds: float) -> None:
     """With requests like those of the storm: slots are spread by how fast such work drains, and not a mix of others."""
-    until_s = time.monotonic() + seconds
+    until_s, random = time.monotonic() + seconds, Random("busy")  # noqa: S311 (a client's backoff, not a secret)
 
     async def client() -> None:
-        while time.monotonic() < until_s:
-            if (await bench.one(STORM_SIZE, STORM_S_MAX)).end != COMPLETE:
-                await asyncio.sleep(AGAIN_S)
+        while (now_s := time.monotonic()) < until_s:
+            attempt = await bench.one(STORM_SIZE, STORM_S_MAX)
+            if attempt.end == REFUSED:  # who comes back early is given a slot each time, and pushes all others out
+                wait_s = load_retry.wait_s(attempt.status, attempt.hints, 0, random)
+                await asyncio.sleep(min(until_s - now_s, AGAIN_S if wait_s is None else wait_s))
 
     await asyncio.gather(*(client() for _ in range(BUSY_CLIENTS)))
 

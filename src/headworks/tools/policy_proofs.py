@@ -184,6 +184,8 @@ def _storm(through: Through) -> Line:
     )
     if storm.refused_first < REFUSED_MIN:
         return line, NOT_MEASURABLE, f"too few were refused for a storm: {said}"
+    if storm.retries < REFUSED_MIN:
+        return line, NOT_MEASURABLE, f"too few came back while it was watched, for {storm.storm_s:.0f} s: {said}"
     if storm.retries_peak <= STORM_TIMES * storm.answers_peak:
         return line, PASS, said
     error_ratio = storm.drain_error_ratio
