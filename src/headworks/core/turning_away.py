@@ -48,7 +48,7 @@ class TurningAway:
         desk = self._desk
         lane = desk.lane(request.key.tenant, request.service_class, request.pool)
         closed = self._changes.closed_to(lane, now_s)
-        if desk.policy.observe or closed not in ("", FROZEN) or not lane.metered or not self._is_used_up(lane, request, now_s):
+        if lane.observes or closed not in ("", FROZEN) or not lane.metered or not self._is_used_up(lane, request, now_s):
             self._shut.pop(request.client, None)
             return None
         desk.arrivals += 1
