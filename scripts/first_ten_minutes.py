@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -233,7 +234,11 @@ def planned(walk: Walk) -> None:
     inline("--observe")
     with walk.serving(serve, "--observe"):
         answers = crowd(walk.ports["listen"], key)
-        walk.holds("observing refuses nobody", {one.status_code for one in answers} == {200}, f"{len(answers)} answered")
+        others = Counter(
+            one.headers.get("x-overload-reason", str(one.status_code)) for one in answers if one.status_code != 200
+        )
+        said = ", ".join(f"{count} {what}" for what, count in others.items()) or f"{len(answers)} answered"
+        walk.holds("observing refuses nobody", not others, said)
     command = inline("headworks plan NEW.yaml").replace("NEW.yaml", "headworks.yaml")
     walk.run(command)
     told = json.loads(walk.run(command, "--json", is_shown=False))

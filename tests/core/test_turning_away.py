@@ -135,6 +135,15 @@ def test_B5_whatever_else_decides_is_left_to_those_who_read() -> None:
     assert knocks(bench) is None, "there is no such limit any more"
 
 
+def test_F3_who_is_observed_is_read_though_one_of_his_was_refused_before() -> None:
+    bench = spent(rate=ONE_A_SECOND)
+    assert knocks(bench) is not None
+    observed = limited(rate=ONE_A_SECOND)
+    observed.tenants["acme"] = replace(observed.tenants["acme"], observe=True)
+    bench.feed(events.PolicyChanged(observed))
+    assert knocks(bench) is None
+
+
 def test_B5_unread_and_read_he_is_told_the_same_of_his_limits() -> None:
     """Random limits and moments: whoever is turned away would have been refused, for that reason and with those numbers."""
     random, told = Random(SEED), 0

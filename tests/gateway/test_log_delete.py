@@ -163,3 +163,14 @@ def test_F2_a_file_that_expires_meanwhile_keeps_nothing_of_the_others(tmp_path: 
     write(tmp_path / "decisions-20261130T000000-1-000001.jsonl", 3, 30)
     found = delete(tmp_path, "tenant-1")
     assert (found.files, found.lines, found.busy) == (1, 11, [])
+
+
+def test_F2_a_record_is_not_taken_apart_to_see_whose_it_is_and_one_that_is_cut_goes(tmp_path: Path) -> None:
+    """Its form says so; of what a crash has cut nobody can be sure."""
+    head = b'{"kind":"form","utc":"","monotonic_s":0,"record":{"number":%d,"tenant":"%b"}}\n'
+    kept = [b'["outcome",2,"b1",no json any more]\n', b'["turned_away",2,"b2"]\n']
+    gone = [b'["decision",1,"a1"]\n', b'["turned_away",1,"a2"]\n', b'["decision",2,"b3\n', b'["decision",9,"nobodys"]\n']
+    path = tmp_path / "decisions-20261130T000000-1-000.jsonl"
+    path.write_bytes(b"".join([head % (1, b"acme"), head % (2, b"batchco"), *kept, *gone]))
+    assert delete(tmp_path, "acme").lines == 1 + len(gone)
+    assert path.read_bytes() == b"".join([head % (2, b"batchco"), *kept])

@@ -80,7 +80,9 @@ def test_A10_who_reserves_too_little_and_who_too_much_is_seen_by_itself_and_by_t
             # of 60 the first had 32 to begin with, and the second what the first one came to
             assert mine["models"] == {"tiny": {"answers": 2, "missed": 1, "output_tokens": None}}
             assert (mine["covered_ratio"], theirs["covered_ratio"]) == (0.5, 1.0)
-            assert 1.2 < mine["reserved_over_used_ratio"] < 2.0
+            # how often it grew, and so what it held, is a matter of how fast this machine reads; what was used is not
+            held = [one["work"]["tokens"] for one in s.everything("outcome") if one["key"][0] == "acme"]
+            assert mine["reserved_over_used_ratio"] == sum(held) / (2 * (6 + 60))
             shown = (await s.admin("/admin/state")).json()["tenants"]["acme"]
             assert shown["covered_ratio"] == 0.5
             assert shown["reserved_over_used_ratio"] == mine["reserved_over_used_ratio"]

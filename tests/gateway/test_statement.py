@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import random
+import tracemalloc
 from pathlib import Path
 
 import msgspec
@@ -143,6 +144,12 @@ def test_F7_what_ended_after_midnight_stands_in_the_next_file_and_is_part_of_bot
     assert (first.total.executions, second.total.executions, both.total.executions) == (1, 0, 1)
     assert both.total.cost_nanomoney == GPU
     assert [one.pools["llama"].total_nanomoney for one in (first, second, both)] == [24 * GPU, 24 * GPU, 48 * GPU]
+
+
+def test_F7_what_waited_for_the_disk_at_midnight_stands_in_the_old_file_and_counts(tmp_path: Path) -> None:
+    write(tmp_path, ran(10, 20), name="usage-20261130T235900-1-000.jsonl")
+    found = made(tmp_path, rates(), ran(30, 40))
+    assert found.total.executions == 2 and found.total.used_nanomoney == pytest.approx(20 * GPU / 3_600, abs=2)
 
 
 def test_F7_a_price_that_changes_holds_from_then_on_and_an_engine_that_is_named_no_more_costs_nothing(tmp_path: Path) -> None:
@@ -290,3 +297,37 @@ def test_F7_sums_are_added_field_by_field() -> None:
     one = Sums(executions=1, used_nanomoney=2)
     one.add(Sums(executions=2, wasted_nanomoney=3))
     assert (one.executions, one.cost_nanomoney) == (3, 5)
+
+
+def busy_day(directory: Path, executions: int) -> Period:
+    """So many in a day, of which a few are always inside, by two engines and in no order of their beginnings."""
+    rng = random.Random(7)
+    lines = []
+    for number in range(executions):
+        sent_s = 86_000.0 * number / executions + 300.0 * rng.random()
+        replica = f"llama/{number % 2}"
+        lines.append(ran(sent_s, sent_s + 20.0 * rng.random(), ("completed", "cancelled")[number % 3 == 0], replica=replica))
+    write(directory, rates(replicas=("llama/0", "llama/1")), *lines)
+    return Period("day", DAY_S, DAY_S + 86_400)
+
+
+def test_F7_sorted_in_many_runs_a_statement_is_the_same_to_the_billionth(tmp_path: Path) -> None:
+    day = busy_day(tmp_path, 2_000)
+    whole, in_runs = statement(tmp_path, day, DAY_S + 90_000), statement(tmp_path, day, DAY_S + 90_000, run_max=37)
+    assert whole.rows == in_runs.rows and whole.pools == in_runs.pools
+    assert in_runs.differences() == []
+    assert in_runs.pools["llama"].total_nanomoney == 2 * 24 * GPU
+
+
+def test_F7_a_statement_takes_no_more_memory_for_a_longer_journal(tmp_path: Path) -> None:
+    """It held three days of lines: 12,000 more of them took 12 MB more."""
+    peaks = []
+    for executions in (3_000, 15_000):
+        directory = tmp_path / str(executions)
+        directory.mkdir()
+        day = busy_day(directory, executions)
+        tracemalloc.start()
+        statement(directory, day, DAY_S + 90_000, run_max=1_000)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] - peaks[0] < 1_500_000, peaks

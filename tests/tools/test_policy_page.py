@@ -204,7 +204,7 @@ def test_F5_boxes_pass_by_what_was_seen() -> None:
         ("stops", Rounds([Left("close", 3.0)]), "Client disconnect → engine.abort() → KV blocks freed"),
         (
             "storm",
-            Storm(100, 80, 120, 60, 90, 11, 9.0),
+            Storm(100, 80, 120, 60, 90, 11, 9.0, 0.05),
             "Retry storm simulated: 100 clients × 3 retries → no synchronized spike",
         ),
     ],
@@ -217,14 +217,28 @@ def test_F5_boxes_fail_by_what_was_seen(part: str, value: Any, line: str) -> Non
     assert not page_of(facts, "2026-11-30").holds
 
 
+@pytest.mark.parametrize(("peak", "error_ratio", "outcome"), [
+    (13, 0.5, PASS), (14, 0.5, NOT_MEASURABLE), (14, None, NOT_MEASURABLE), (14, 0.2, FAIL), (13, 0.2, PASS),
+])  # fmt: skip
+def test_F5_a_storm_is_judged_where_the_gateway_knew_how_fast_it_drains(
+    peak: int, error_ratio: float | None, outcome: str
+) -> None:
+    """Slots are as dense as the rate they are spread by: known to ±50 %, half as many again are no spike of its making."""
+    facts = full()
+    assert facts.through is not None
+    facts.through = replace(facts.through, storm=Storm(100, 80, 120, peak, 90, 11, 9.0, error_ratio))
+    assert boxes_of(facts)["Retry storm simulated: 100 clients × 3 retries → no synchronized spike"] == outcome
+
+
 def test_F5_too_few_of_anything_prove_nothing() -> None:
     facts = full()
     assert facts.through is not None
-    few = Storm(100, 3, 3, 3, 100, 50, 2.0)
-    facts.through = replace(facts.through, base=served(offered=5, complete=5, good=5), storm=few)
+    for few in (Storm(100, 3, 3, 3, 100, 50, 2.0, 0.05), Storm(100, 80, 0, 0, 25, 24, 20.0, 0.05)):
+        found = boxes_of(replace(facts, through=replace(facts.through, storm=few)))
+        assert found["Retry storm simulated: 100 clients × 3 retries → no synchronized spike"] == NOT_MEASURABLE
+    facts.through = replace(facts.through, base=served(offered=5, complete=5, good=5))
     found = boxes_of(facts)
     assert found["Replica baseline measured"] == NOT_MEASURABLE
-    assert found["Retry storm simulated: 100 clients × 3 retries → no synchronized spike"] == NOT_MEASURABLE
 
 
 def test_F5_both_texts_say_all_of_it_and_nothing_in_it_breaks_them() -> None:

@@ -18,10 +18,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Annotated, Any
 
+import httpx
 import msgspec
 import typer
 import yaml
@@ -67,6 +69,17 @@ class Chosen:
     url: str
     api_key: str | None
     ca: str | None
+
+
+@dataclass(slots=True)
+class Gateway:
+    """One that was started for the load."""
+
+    url: str
+    admin: str
+    key: str | None
+    """Of the load's tenant; None where there are no tenants."""
+    admin_headers: dict[str, str]
 
 
 def validate(
@@ -164,13 +177,14 @@ async def _measure(facts: Facts, chosen: Chosen, file: Path, minutes: float, bur
         return
     tell("a gateway with this policy, for a small load through it")
     try:
-        with _gateway(chosen, file) as (url, key):
-            await _through(facts, chosen, order, url, key, burst_s)
+        with _gateway(chosen, file) as gateway:
+            await _through(facts, chosen, order, gateway, burst_s)
     except (LoadError, EngineError) as error:
         facts.why["through"] = str(error)
 
 
-async def _through(facts: Facts, chosen: Chosen, order: Order, url: str, key: str | None, burst_s: float) -> None:
+async def _through(facts: Facts, chosen: Chosen, order: Order, gateway: Gateway, burst_s: float) -> None:
+    url, key = gateway.url, gateway.key
     assert facts.report is not None and facts.measured is not None
     found, section = facts.report.found, chosen.policy.classes[chosen.service_class]
     headers = tuple((name, value) for name, value in (("Authorization", f"Bearer {key}"),) if key)
@@ -184,14 +198,26 @@ async def _through(facts: Facts, chosen: Chosen, order: Order, url: str, key: st
     promise = Promise(section.ttft_slo_s, section.tpot_slo_s, section.e2e_slo_s)
     try:
         bench = bench_at(front, await bench_of(order))
-        facts.through = await through(bench, facts.measured, promise, facts.replicas, burst_s, ward)
+        known = partial(_drain_error, gateway, chosen.pool)
+        facts.through = await through(bench, facts.measured, promise, facts.replicas, burst_s, ward, known)
     finally:
         await ward.close()
 
 
+async def _drain_error(gateway: Gateway, pool: str) -> float | None:
+    """How well it knows how fast this pool drains; None where it does not say."""
+    async with httpx.AsyncClient(base_url=gateway.admin, headers=gateway.admin_headers, trust_env=False) as client:
+        try:
+            shown = (await client.get("/admin/snapshot")).raise_for_status().json()
+        except httpx.HTTPError:
+            return None
+    ratio = shown["pools"][pool]["drain_error_ratio"]
+    return None if ratio is None else float(ratio)
+
+
 @contextmanager
-def _gateway(chosen: Chosen, file: Path) -> Iterator[tuple[str, str | None]]:
-    """`headworks serve` with this file, but for its ports, ledger and logs. Its URL, and the key of one tenant."""
+def _gateway(chosen: Chosen, file: Path) -> Iterator[Gateway]:
+    """`headworks serve` with this file, but for its ports, ledger and logs."""
     key = secrets.token_urlsafe(32)
     with tempfile.TemporaryDirectory() as directory, tempfile.TemporaryFile("w+") as trouble:
         own = Path(directory) / "headworks.yaml"
@@ -205,7 +231,9 @@ def _gateway(chosen: Chosen, file: Path) -> Iterator[tuple[str, str | None]]:
             if not ready:
                 trouble.seek(0)
                 raise LoadError(f"a gateway with this file does not start: {trouble.read()[-TROUBLE_CHARACTERS_MAX:]}")
-            yield str(json.loads(first)["listening"]).removesuffix("/v1"), None if chosen.is_anonymous else key
+            said = json.loads(first)
+            url = str(said["listening"]).removesuffix("/v1")
+            yield Gateway(url, str(said["admin"]), None if chosen.is_anonymous else key, {"authorization": f"Bearer {key}"})
         finally:
             child.terminate()
             try:
@@ -221,6 +249,7 @@ def _own(file: Path, chosen: Chosen) -> dict[str, Any]:
     given: dict[str, Any] = yaml.safe_load(file.read_text(encoding="utf-8"))
     server = given.get("server") or {}
     given["server"] = {**server, "listen": "127.0.0.1:0", "admin": "127.0.0.1:0", "workers": 1, "drain_s": 1, "mode": "enforce"}
+    given["server"]["admin_key"] = f"env:{KEY_VARIABLE}"
     given["ledger"] = {"url": "memory:"}
     given |= {"log": {"decisions": None}, "usage": {"path": None}}
     if not chosen.is_anonymous:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +27,9 @@ from headworks.logs.fields import FORM
 from headworks.logs.reading import Meaning, parsed
 
 MODE = 0o640
+RECORD = re.compile(rb'\["[a-z_]+",(\d+),')
+"""How a record begins: with its kind and the number of its form (`logs/fields.py`). One that is cut short has another end."""
+END = b"]\n"
 
 
 @dataclass(slots=True)
@@ -90,7 +94,14 @@ def _taken_out(path: Path, tenant: str) -> int:
 
 
 def _kept(text: bytes, meaning: Meaning, tenant: str) -> bytes:
-    """The line as it stays: itself, without the tenant, or nothing. What cannot be read goes, as nobody knows whose it is."""
+    """The line as it stays: itself, without the tenant, or nothing. What cannot be read goes, as nobody knows whose it is.
+
+    Nearly all lines are records, and whose they are is said by their form: those need not be taken apart.
+    """
+    record_of = RECORD.match(text)
+    form = meaning.forms.get(int(record_of[1])) if record_of is not None and text.endswith(END) else None
+    if form is not None:
+        return b"" if form["tenant"] == tenant else text
     given = parsed(text)
     told = meaning.lines(given)
     if isinstance(given, list):

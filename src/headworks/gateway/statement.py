@@ -11,15 +11,18 @@ engine costs from the first line that names it with a price until one that does 
 (`spill`) costs what its line says was paid.
 
 Executions, tokens and bills belong to the period in which the execution was admitted, as in quotas; costs to the time
-in which they arose. A period that is not over yet is counted up to the end of this second, without what
-still runs.
+in which they arose. Files of the day before and of the day after are read too: what waited for the disk at midnight is in
+another one, and nothing runs for more than a day. A period that is not over yet is counted up to the end of this second,
+without what still runs.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 
 import msgspec
@@ -27,10 +30,11 @@ import msgspec
 from headworks.core.quota import DAY_S, Period
 from headworks.gateway.avoided import UNWANTED
 from headworks.gateway.cost_meter import HOUR_MS, CostMeter
+from headworks.gateway.cost_moves import ENTERED, LEFT, PRICED, RUN_MAX, Move, Moves
 from headworks.gateway.usage_files import day, day_of, paths
 
-AROUND_DAYS = (-1, 0, 1)
-"""Whose files tell of a day: what waited for the disk at midnight is in the old one, and nothing runs for more than a day."""
+RATES = b'{"rates":'
+"""How a line about prices begins."""
 DAYS_MAX = 400
 ROWS_MAX = 100_000
 """Tenants, clients, models and pools that one statement tells apart; the rest of a tenant is one row."""
@@ -117,9 +121,9 @@ class Sums:
         if entry.end == "cancelled" and entry.prompt_tokens:  # else nobody knows what of its prompt had been read
             self.avoided_tokens += max(0, entry.reserved_tokens - entry.prompt_tokens - entry.output_tokens)
 
-    def cost(self, entry: Entry, nanomoney: int) -> None:
+    def cost(self, is_wasted: bool, nanomoney: int) -> None:
         """What an execution cost, or a part of that."""
-        if entry.end in UNWANTED:
+        if is_wasted:
             self.wasted_nanomoney += nanomoney
         else:
             self.used_nanomoney += nanomoney
@@ -133,8 +137,8 @@ class PoolCost:
     idle_nanomoney: int = 0
     expected_nanomoney: int = 0
     """The total once more, reckoned from prices and times alone."""
-    engine_days: int = 0
-    """Summed up so often, each time to less than a billionth."""
+    engines: int = 0
+    """Each is summed up to less than a billionth."""
 
 
 @dataclass(slots=True)
@@ -173,79 +177,83 @@ class Statement:
         found = []
         for name, pool in self.pools.items():
             parts = caused.get(name, 0) + pool.idle_nanomoney
-            if parts != pool.total_nanomoney or not 0 <= pool.expected_nanomoney - pool.total_nanomoney <= pool.engine_days:
+            if parts != pool.total_nanomoney or not 0 <= pool.expected_nanomoney - pool.total_nanomoney <= pool.engines:
                 found.append(f"{name} cost {pool.expected_nanomoney} billionths, and its parts are {parts}.")
         return found
 
 
-def statement(directory: Path, period: Period, now_s: float) -> Statement:
-    """What the journal in this directory has about a period."""
-    made = Statement(period.begins_s, min(period.ends_s, max(math.ceil(now_s), period.begins_s)))
-    reading = _Reading(directory, made)
-    first = made.begins_s // DAY_S
-    for number in range(first, min(-(-made.ends_s // DAY_S), first + DAYS_MAX)):
-        begins_s, ends_s = max(number * DAY_S, made.begins_s), min((number + 1) * DAY_S, made.ends_s)
-        _day(made, reading, begins_s, ends_s)
+def statement(directory: Path, period: Period, now_s: float, run_max: int = RUN_MAX) -> Statement:
+    """What the journal in this directory has about a period. Its lines are read once, and none is kept: of the moves they
+    make, so many are in memory."""
+    ends_s = min(period.ends_s, period.begins_s + DAYS_MAX * DAY_S, max(math.ceil(now_s), period.begins_s))
+    made = Statement(period.begins_s, ends_s)
+    with Moves(run_max) as moves:
+        reading = _Reading(directory, made, moves)
+        reading.read()
+        _divide(made, reading, moves)
     _avoided(made)
     return made
 
 
 class _Reading:
-    """Reads the files, three days at a time."""
+    """Reads the files: counts what is about the period, and puts down who was inside which engine when."""
 
-    def __init__(self, directory: Path, made: Statement) -> None:
+    def __init__(self, directory: Path, made: Statement, moves: Moves) -> None:
         self._made = made
+        self._moves = moves
         self._decode = msgspec.json.Decoder(Entry).decode
         self._by_day: dict[str, list[Path]] = {}
         for path in paths(directory):
             self._by_day.setdefault(day_of(path), []).append(path)
-        self._kept: dict[str, list[Entry]] = {}
         self.rates: list[tuple[int, dict[str, Rate]]] = []
-        """From when on engines cost what, as far as it has been read; the last one before the period comes first."""
-        self._read_before(day(made.begins_s))
+        """From when on engines cost what; the last one before the period comes first."""
+        self.engines: dict[str, int] = {}
+        """What they are called in a move."""
+        self.abouts: dict[About, int] = {}
+        """Likewise what an execution counts for."""
+        self._executions = 0
 
-    def _read_before(self, first: str) -> None:
-        """The last prices of before: those in force when the period began."""
-        for name in sorted((name for name in self._by_day if name < first), reverse=True):
-            self._entries(name)
-            self._kept.clear()
+    def read(self) -> None:
+        """The last prices of before, then each day that may tell of the period."""
+        made, names = self._made, sorted(self._by_day)
+        begins = day(made.begins_s)
+        for name in reversed([name for name in names if name < begins]):
+            for entry in self._entries(name, only=RATES):
+                self._note(entry)
             if self.rates:
-                return
+                break
+        first, last = day(made.begins_s - DAY_S), day(made.ends_s + DAY_S)
+        for name in names:
+            if first <= name <= last:
+                for entry in self._entries(name):
+                    if name >= begins:
+                        self._note(entry)
+                    self._count(entry)
+        self.rates.sort(key=lambda pair: pair[0])
 
-    def lines(self, begins_s: int) -> list[Entry]:
-        """All that may be about a day."""
-        wanted = [day(begins_s + number * DAY_S) for number in AROUND_DAYS]
-        for name in [name for name in self._kept if name not in wanted]:
-            del self._kept[name]
-        return [entry for name in wanted for entry in self._entries(name)]
+    def _entries(self, name: str, only: bytes = b"") -> Iterator[Entry]:
+        for path in self._by_day[name]:
+            with path.open("rb") as file:
+                for text in file:
+                    if only and only not in text:
+                        continue
+                    try:
+                        yield self._decode(text)
+                    except msgspec.DecodeError:
+                        self._made.unread += 1
 
-    def _entries(self, name: str) -> list[Entry]:
-        found = self._kept.get(name)
-        if found is None:
-            found = self._kept[name] = [entry for path in self._by_day.get(name, ()) for entry in self._read(path)]
-            self.rates += [(round(one.at_utc_s * 1000), one.rates) for one in found if one.rates is not None]
-            self.rates.sort(key=lambda pair: pair[0])
-        return found
+    def _note(self, entry: Entry) -> None:
+        if entry.rates is not None:
+            self.rates.append((round(entry.at_utc_s * 1000), entry.rates))
 
-    def _read(self, path: Path) -> Iterator[Entry]:
-        with path.open("rb") as file:
-            for text in file:
-                try:
-                    yield self._decode(text)
-                except msgspec.DecodeError:
-                    self._made.unread += 1
-
-
-def _day(made: Statement, reading: _Reading, begins_s: int, ends_s: int) -> None:
-    """One day, or what of it is in the period."""
-    entries = reading.lines(begins_s)
-    begins_ms, ends_ms = begins_s * 1000, ends_s * 1000
-    stays: dict[str, list[Entry]] = {}
-    for entry in entries:
+    def _count(self, entry: Entry) -> None:
+        """What a line says, as far as it is about the period."""
+        made = self._made
+        begins_s, ends_s = made.begins_s, made.ends_s
         if entry.execution and begins_s <= entry.charged_utc_s < ends_s:
             made.row(entry.about).count(entry)
             if entry.paid_nanomoney is not None:
-                made.row(entry.about).cost(entry, entry.paid_nanomoney)
+                made.row(entry.about).cost(entry.end in UNWANTED, entry.paid_nanomoney)
                 bought = made.pools.setdefault(entry.pool, PoolCost())
                 bought.total_nanomoney += entry.paid_nanomoney
                 bought.expected_nanomoney += entry.paid_nanomoney
@@ -254,9 +262,22 @@ def _day(made: Statement, reading: _Reading, begins_s: int, ends_s: int) -> None
             row.avoided_requests += entry.avoided_requests
             row.avoided_tokens += entry.avoided_tokens
         if entry.execution and entry.sent_utc_s < ends_s and entry.ended_utc_s > begins_s:
-            stays.setdefault(entry.replica, []).append(entry)
-    for replica, prices in _prices(reading.rates, begins_ms, ends_ms).items():
-        _engine(made, prices, stays.get(replica, []), begins_ms, ends_ms)
+            self._put_down(entry)
+
+    def _put_down(self, entry: Entry) -> None:
+        """When it entered its engine and when it left it, within the period."""
+        enters_ms = max(self._made.begins_s * 1000, round(entry.sent_utc_s * 1000))
+        leaves_ms = min(self._made.ends_s * 1000, round(entry.ended_utc_s * 1000))
+        if enters_ms >= leaves_ms:
+            return
+        about = entry.about
+        if about not in self.abouts and len(self.abouts) >= ROWS_MAX:
+            about = about[0], OTHERS, OTHERS, about[3]
+        self._executions += 1
+        engine = self.engines.setdefault(entry.replica, len(self.engines))
+        its = self._executions, entry.sequences, self.abouts.setdefault(about, len(self.abouts)), int(entry.end in UNWANTED)
+        self._moves.add((engine, enters_ms, ENTERED, *its))
+        self._moves.add((engine, leaves_ms, LEFT, *its))
 
 
 Price = tuple[int, int, str]
@@ -280,30 +301,40 @@ def _prices(rates: list[tuple[int, dict[str, Rate]]], begins_ms: int, ends_ms: i
     return found
 
 
-def _engine(made: Statement, prices: list[Price], stays: Iterable[Entry], begins_ms: int, ends_ms: int) -> None:
-    """Divide what one engine cost. At one instant, whoever ends does so before others begin."""
-    moves: list[tuple[int, int, int]] = [(at_ms, 0, number) for number, (at_ms, _, _) in enumerate(prices)]
-    inside = list(stays)
-    for number, entry in enumerate(inside):
-        enters_ms, leaves_ms = max(begins_ms, round(entry.sent_utc_s * 1000)), min(ends_ms, round(entry.ended_utc_s * 1000))
-        if enters_ms < leaves_ms:
-            moves += [(enters_ms, 2, number), (leaves_ms, 1, number)]
-    moves.sort()
-    meter, marks = CostMeter(begins_ms, 0), {}
-    for at_ms, move, number in moves:
+def _divide(made: Statement, reading: _Reading, moves: Moves) -> None:
+    """What each engine cost, among what was inside it."""
+    begins_ms, ends_ms = made.begins_s * 1000, made.ends_s * 1000
+    prices, abouts = _prices(reading.rates, begins_ms, ends_ms), list(reading.abouts)
+    for replica, its in prices.items():
+        engine = reading.engines.setdefault(replica, len(reading.engines))
+        for number, (at_ms, _, _) in enumerate(its):
+            moves.add((engine, at_ms, PRICED, number, 0, 0, 0))
+    names = list(reading.engines)
+    for engine, of_it in groupby(moves.in_order(), key=itemgetter(0)):
+        if names[engine] in prices:
+            _engine(made, prices[names[engine]], of_it, abouts, begins_ms, ends_ms)
+
+
+def _engine(
+    made: Statement, prices: list[Price], moves: Iterable[Move], abouts: Sequence[About], begins_ms: int, ends_ms: int
+) -> None:
+    """Divide what one engine cost."""
+    meter = CostMeter(begins_ms, 0)
+    marks: dict[int, int] = {}
+    """Of what is inside."""
+    for _, at_ms, move, number, sequences, about, is_wasted in moves:
         meter.to(min(at_ms, ends_ms))
-        if move == 0:
+        if move == PRICED:
             meter.nanomoney_per_h = prices[number][1]
-        elif move == 2:
-            marks[number] = meter.enter(inside[number].sequences)
+        elif move == ENTERED:
+            marks[number] = meter.enter(sequences)
         else:
-            entry = inside[number]
-            made.row(entry.about).cost(entry, meter.leave(entry.sequences, marks.pop(number)))
+            made.row(abouts[about]).cost(bool(is_wasted), meter.leave(sequences, marks.pop(number)))
     meter.to(ends_ms)
     pool = made.pools.setdefault(prices[0][2], PoolCost())
     pool.total_nanomoney += meter.total
     pool.idle_nanomoney += meter.idle
-    pool.engine_days += 1
+    pool.engines += 1
     ends = [at_ms for at_ms, _, _ in prices[1:]] + [ends_ms]
     parts = sum((end_ms - at_ms) * per_h for (at_ms, per_h, _), end_ms in zip(prices, ends, strict=True))
     pool.expected_nanomoney += -(-parts // HOUR_MS)

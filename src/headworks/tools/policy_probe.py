@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from random import Random
 
@@ -26,6 +27,10 @@ BASE_RATIO = 0.8
 BURST_TIMES = 3.0
 STORM_CLIENTS, STORM_RETRIES = 100, 3
 STORM_S_MAX = 20.0
+STORM_SIZE = 0
+"""The smallest of the mix."""
+BUSY_CLIENTS, AGAIN_S = 64, 1.0
+DrainError = Callable[[], Awaitable[float | None]]
 BIN_S = 1.0
 SETTLE_S = 10.0
 """What was in time at its first token may end in so long."""
@@ -81,6 +86,8 @@ class Storm:
     answers_peak: int
     """In the fullest second: what the engine showed that it can serve of these."""
     storm_s: float
+    drain_error_ratio: float | None = None
+    """How well the gateway knew its drain rate, by which it spread them: half of the 95 % interval. None: it did not say."""
 
 
 @dataclass(slots=True)
@@ -93,13 +100,19 @@ class Through:
     stops: Rounds
 
 
-async def through(bench: Bench, measured: Measured, promise: Promise, replicas: int, seconds: float, ward: Ward) -> Through:
-    """`bench` sends to the gateway; `ward` does too, and looks at the engine behind. Raises `LoadError`."""
+async def through(
+    bench: Bench, measured: Measured, promise: Promise, replicas: int, seconds: float, ward: Ward, drain_error: DrainError
+) -> Through:
+    """`bench` sends to the gateway; `ward` does too, and looks at the engine behind. Raises `LoadError`.
+
+    `drain_error` asks the gateway how well it knows its drain rate.
+    """
     whole_per_s = measured.full.requests_per_s * replicas
     kept_per_s = (measured.saturation_per_s or measured.full.requests_per_s) * replicas
     base = await _served(bench, BASE_RATIO * kept_per_s, seconds, promise)
     burst = await _served(bench, BURST_TIMES * whole_per_s, seconds, promise)
-    storm = await _storm(bench)
+    await _kept_busy(bench, seconds)
+    storm = await _storm(bench, await drain_error())
     seen = Seen()
     seen.gauges_follow, seen.tpot_s = True, measured.tpot_alone_s
     stops = await rounds_of(ward, seen, "close", 5)
@@ -136,7 +149,21 @@ def _tpot_s(attempt: Attempt) -> float:
     return (attempt.ended_s - attempt.first_token_s) / (attempt.output_tokens - 1)
 
 
-async def _storm(bench: Bench) -> Storm:
+async def _kept_busy(bench: Bench, seconds: float) -> None:
+    """With requests like those of the storm: slots are spread by how fast such work drains, and not a mix of others."""
+    until_s, random = time.monotonic() + seconds, Random("busy")  # noqa: S311 (a client's backoff, not a secret)
+
+    async def client() -> None:
+        while (now_s := time.monotonic()) < until_s:
+            attempt = await bench.one(STORM_SIZE, STORM_S_MAX)
+            if attempt.end == REFUSED:  # who comes back early is given a slot each time, and pushes all others out
+                wait_s = load_retry.wait_s(attempt.status, attempt.hints, 0, random)
+                await asyncio.sleep(min(until_s - now_s, AGAIN_S if wait_s is None else wait_s))
+
+    await asyncio.gather(*(client() for _ in range(BUSY_CLIENTS)))
+
+
+async def _storm(bench: Bench, drain_error_ratio: float | None) -> Storm:
     """Everybody at once; who is refused comes back when the stock client would, three times at most."""
     random = Random("storm")  # noqa: S311 (a client's backoff, not a secret)
     firsts: list[Attempt] = []
@@ -157,6 +184,7 @@ async def _storm(bench: Bench) -> Storm:
         answers=len(whole),
         answers_peak=_fullest([one.ended_s - begun_s for one in whole]),
         storm_s=storm_s,
+        drain_error_ratio=drain_error_ratio,
     )
 
 
@@ -166,7 +194,7 @@ def _fullest(times_s: list[float]) -> int:
 
 async def _client(bench: Bench, firsts: list[Attempt], again: list[Attempt], random: Random) -> None:
     for retries in range(STORM_RETRIES + 1):
-        attempt = await bench.one(0, STORM_S_MAX)
+        attempt = await bench.one(STORM_SIZE, STORM_S_MAX)
         (again if retries else firsts).append(attempt)
         if attempt.end != REFUSED:
             return
