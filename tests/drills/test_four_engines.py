@@ -174,9 +174,9 @@ def drill(kind: str, place: Path, calm_s: float, fault_s: float) -> None:
         scene.settled()
 
 
-@pytest.mark.parametrize("kind", ["killed", "restarted"])
+@pytest.mark.parametrize("kind", ["killed"])
 def test_D4_an_engine_that_dies_costs_its_share_and_no_more(kind: str, tmp_path: Path) -> None:
-    """For a few seconds, in every run of the tests."""
+    """For a few seconds, in every run of the tests; the others in virtual time (`gateway/test_app_four_engines.py`)."""
     drill(kind, tmp_path, calm_s=4.0, fault_s=4.0)
 
 

@@ -188,7 +188,9 @@ def _upstream(simulation: Simulation) -> dict[str, int]:
     found = dict.fromkeys(("sent", "retried", "opened", "probed", "closed"), 0)
     for runner in simulation.runners:
         gate = None if runner is None else runner.gate
-        for pool in gate.snapshot(simulation.world.now_s)["pools"].values() if isinstance(gate, Shown) else ():
+        if not isinstance(gate, Shown):
+            continue
+        for pool in gate.snapshot(simulation.world.now_s)["pools"].values():
             found["sent"] += pool["upstream_sent"]
             found["retried"] += pool["upstream_retried"]
             for replica in pool["replicas"].values():
