@@ -42,8 +42,7 @@ DRAIN_S_MAX = 3600.0
 REACHED_S = 0.3
 """Gateways find the store that is there again so much apart."""
 
-MakeGate = Callable[[Policy, str, int, str], GateLike]
-"""Policy, gateway's name, seed, boot."""
+MakeGate = Callable[[Policy, str, int, str], GateLike]  # policy, gateway's name, seed, boot
 MakeBook = Callable[[Policy], BookLike]
 
 
