@@ -292,9 +292,8 @@ class Simulation:
         """A balancer in front: its own gateway, or the next one that listens."""
         count = len(self.runners)
         own = self.setup.sources[caller.planned.source].gateway
-        first = caller.number if own is None else own
         for step in range(count):
-            runner = self.runners[(first + step) % count]
+            runner = self.runners[((caller.number if own is None else own) + step) % count]
             if runner is not None:
                 return runner
         return None
