@@ -112,7 +112,8 @@ class App:
         self.costs = records.costs = Costs(policy, self.ledger.charged, self.store.now_ms, clock.now_s)
         self.cost_desk = CostDesk(self.usage, clock.utc_s)
         self.ledger.on_declared = self.orders.declare
-        self.by_hand = ByHand(self.orders, self.replicas, self._take_again, lambda: self.policy, self.replicas_shown, self.log)
+        by_hand = self.orders, self.replicas, self._take_again, lambda: self.policy, self.replicas_shown, self.log
+        self.by_hand = ByHand(*by_hand, self._shared)
         self.answers = parts.answers(settings)
         self.standing = Standing(
             self.snapshot, self.gate.estimates, self.registry, self.accounts, records.troubles, clock.now_s, clock.utc_s
@@ -167,6 +168,7 @@ class App:
         self._read_usage(await self._other_usage(self.policy))
         self.runner.start()
         self.guard.start()
+        await self.by_hand.start()
         if self.certificates is not None:
             self.certificates.start()
         handed = inherited.inherited(os.environ)
@@ -218,6 +220,7 @@ class App:
         await self.runner.close()
         self.guard.close()
         await self.key_watch.close()
+        self.by_hand.close()
         if self.certificates is not None:
             self.certificates.close()
         self.feed.close()

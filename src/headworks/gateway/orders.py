@@ -7,8 +7,8 @@
 
 Each has an actor (the name of the admin key), a time and a reason, which stand in the log of the process, in the decision log
 as a line `declared`, and in `/admin/orders`. Each is taken back by its opposite. Orders about tenants and the mode hold over
-reloads; where the ledger is a file of this gateway they stand in a file beside it and hold over restarts as well. They are
-this gateway's: where several share a ledger, each has to be told, and the answer says so."""
+reloads; where the ledger is a file of this gateway they stand in a file beside it and hold over restarts as well. Where several
+share a ledger they stand in its store and hold for all of them (`shared_orders.py`)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -28,6 +28,9 @@ from headworks.config.settings import Settings
 from headworks.core.policy import Policy
 from headworks.gateway.clock import UtcStamp
 from headworks.gateway.log_facts import Declared
+
+if TYPE_CHECKING:
+    from headworks.ledgers.valkey_orders import Word
 
 log = logging.getLogger("headworks.gateway")
 
@@ -93,7 +96,7 @@ class Orders:
     def holds(self) -> str:
         """For whom and for how long."""
         if self._is_shared:
-            return "this gateway, until it ends; those that share its ledger are to be told as well"
+            return "all gateways of this ledger; they hear of it within a second, or when its store is there again"
         return "this gateway, over restarts" if self._path is not None else "this gateway, until it ends"
 
     def shown(self, policy: Policy) -> dict[str, Any]:
@@ -126,6 +129,18 @@ class Orders:
             raise Unordered(f"This gateway is told to {verb} already.")
         self._kept.mode = "" if is_configured else verb
         self._kept.mode_order = None if is_configured else self._order(declared_by, reason)
+
+    def heard(self, word: Word, configured: Policy) -> None:
+        """Another gateway of this ledger was told."""
+        order = Order(word.actor, word.utc, word.reason)
+        if word.verb == FREEZE:
+            self._kept.frozen[word.subject] = order
+        elif word.verb == THAW:
+            self._kept.frozen.pop(word.subject, None)
+        else:
+            is_configured = configured.observe == (word.verb == OBSERVE)
+            self._kept.mode = "" if is_configured else word.verb
+            self._kept.mode_order = None if is_configured else order
 
     def declare(self, actor: str, verb: str, subject: str, reason: str, outcome: str) -> None:
         """Write down what an operator did, and what came of it."""

@@ -2,7 +2,8 @@
 
 The configuration names them; a reload may add some, let some drain (`drain: true`) or leave some out. Beside it an operator may
 tell this gateway the same of one, over its admin port: what was told holds until `resume` takes it back or the process ends,
-whatever is reloaded meanwhile. Either way the gate gets a policy that says so, and nothing else decides.
+whatever is reloaded meanwhile; of a shared ledger for all its gateways, until `resume` (`shared_orders.py`). Either way the
+gate gets a policy that says so, and nothing else decides.
 
 A name belongs to one address for as long as anything is known of it here: what is charged to a name in the ledger is proved
 stopped by looking at the engine behind it, so another engine behind the same name would prove what is not so.
@@ -100,6 +101,13 @@ class Replicas:
                 f"{name} is the last replica of its pool: it can be drained, and withdrawn with its pool by a restart."
             )
         self._told[name] = verb
+
+    def heard(self, verb: str, name: str) -> None:
+        """Another gateway of this ledger was told."""
+        if verb == RESUME:
+            self._told.pop(name, None)
+        else:
+            self._told[name] = verb
 
     def shown(self, snapshot: dict[str, Any]) -> dict[str, dict[str, Any]]:
         """Every replica there is, how it is, and what was told of it."""

@@ -216,8 +216,7 @@ class Simulation:
 
     def _woken(self, wake: Wake) -> None:
         """The ledger tells a gateway that something came free for it."""
-        runner = self._boots.get(wake.owner.boot)
-        if runner is not None:
+        if (runner := self._boots.get(wake.owner.boot)) is not None:
             runner.tell(Freed(wake.pool, wake.flow))
 
     def describe(self, replica: str) -> None:

@@ -1,0 +1,58 @@
+"""What operators have ordered, in a shared ledger's store, for every gateway of its domain (F13, D4).
+
+Each subject (a tenant, a replica, the mode) has one word there, the last; what takes another back is a word as well. Of two the
+later one counts, wherever they meet: the store takes no older one, nor does a gateway. So it does not matter in which order
+they come or how often, and gateways that know what a store has forgotten tell it again (docs/decisions/0058).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+
+import msgspec
+
+from headworks.ledgers.errors import LedgerError
+
+WORDS_MAX = 4096
+"""Subjects in a domain. Beyond, a word about another one is this gateway's alone."""
+_TELL = """#!lua
+for at = 2, #ARGV, 3 do
+  local stood = redis.call("HGET", KEYS[1], ARGV[at])
+  local since_ms = stood and tonumber(string.match(stood, "^%d+")) or -1
+  if since_ms < tonumber(ARGV[at + 1]) and (stood or redis.call("HLEN", KEYS[1]) < tonumber(ARGV[1])) then
+    redis.call("HSET", KEYS[1], ARGV[at], ARGV[at + 1] .. " " .. ARGV[at + 2])
+  end
+end
+return redis.call("HGETALL", KEYS[1])"""
+"""Without `no-writes`: a replica, which may be behind, does not answer."""
+
+
+class Word(msgspec.Struct, frozen=True):
+    """One order: what, of what, by whom, why and when."""
+
+    verb: str
+    subject: str
+    actor: str
+    reason: str
+    utc: str
+    at_ms: int
+    """Unix time; never before that of the word it follows."""
+
+
+class ValkeyOrders:
+    """`ask` sends one command to the server and raises `LedgerError` if nobody answers."""
+
+    def __init__(self, root: str, ask: Callable[..., Awaitable[object]]) -> None:
+        self._place = f"{root}:orders"
+        self._ask = ask
+
+    async def tell(self, words: Mapping[str, Word]) -> dict[str, Word]:
+        """Tell these, by what they are about. Returns all that stand there then."""
+        told = [part for about, word in words.items() for part in (about, word.at_ms, msgspec.json.encode(word))]
+        flat = await self._ask("EVAL", _TELL, 1, self._place, WORDS_MAX, *told)
+        assert isinstance(flat, list)
+        try:
+            pairs = zip(flat[::2], flat[1::2], strict=True)
+            return {about.decode(): msgspec.json.decode(blob.partition(b" ")[2], type=Word) for about, blob in pairs}
+        except msgspec.DecodeError as error:
+            raise LedgerError(f"An order in {self._place} is damaged: {error}") from error

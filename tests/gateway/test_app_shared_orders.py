@@ -1,0 +1,81 @@
+"""An operator's word at one of several gateways over one ledger: it holds at all, also at those that come later (F13, D4)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count
+
+import httpx
+import pytest
+from app_scene import ENVIRONMENT, Scene, chat, run, scene
+
+from headworks.config import build
+from headworks.gateway.app import App
+from headworks.testing import servers
+
+pytestmark = pytest.mark.skipif(bool(servers.why_not()), reason=servers.why_not())
+DOMAINS = count(1)
+TENANTS = {"acme": {"keys": ["env:ACME_KEY"]}, "batchco": {"keys": ["env:BATCHCO_KEY"]}}
+WITH_KEY = {"admin_key": "env:ADMIN"}
+AUTH = {"authorization": f"Bearer {ENVIRONMENT['ADMIN']}"}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[servers.Server]:
+    with servers.single() as one:
+        yield one
+
+
+async def post(s: Scene, path: str, **body: str) -> httpx.Response:
+    host, port = s.app.admin_address[:2]
+    async with httpx.AsyncClient(base_url=f"http://{host}:{port}", trust_env=False) as client:
+        return await client.post(path, json=body, headers=AUTH)
+
+
+async def beside(first: Scene) -> Scene:
+    config = first.text()
+    other = Scene(App(build.policy(config, number=1), build.settings(config, ENVIRONMENT)), first.engines, first.texts)
+    await other.app.start()
+    return other
+
+
+def test_F13_a_word_to_one_gateway_holds_at_all_and_at_those_that_come_later(server: servers.Server) -> None:
+    async def steps() -> None:
+        ledger = {"url": server.url, "domain": f"orders{next(DOMAINS)}", "lease_s": 5}
+        async with scene(tenants=TENANTS, server=WITH_KEY, ledger=ledger) as one:
+            other = await beside(one)
+            told = (await post(one, "/admin/tenants/freeze", tenant="acme", reason="it floods us")).json()
+            assert told["holds"].startswith("all gateways of this ledger")
+            await post(one, "/admin/mode/observe", reason="a bad limit")
+            await other.until(lambda: other.app.policy.tenants["acme"].frozen and other.app.policy.observe)
+            answer = await other.ask(chat(key="ACME_KEY"))
+            assert (answer.status, answer.json()["error"]["code"]) == (403, "tenant_frozen")
+            shown = other.app.by_hand.orders_shown()
+            assert (shown["frozen"]["acme"].actor, shown["frozen"]["acme"].reason) == ("server.admin_key", "it floods us")
+            assert [word.verb for word in shown["shared"]] == ["freeze", "observe"]
+            assert [entry.declared.verb for entry in shown["declared"]] == ["freeze", "observe"]
+            late = await beside(one)
+            assert late.app.policy.tenants["acme"].frozen and late.app.policy.observe, "before it listened"
+            await late.app.stop()
+            assert (await post(other, "/admin/tenants/thaw", tenant="acme", reason="mended")).status_code == 200
+            assert (await post(other, "/admin/mode/enforce", reason="mended")).status_code == 200
+            await one.until(lambda: not one.app.policy.tenants["acme"].frozen and not one.app.policy.observe)
+            await other.app.stop()
+
+    run("asyncio", steps())
+
+
+def test_F13_a_store_that_has_forgotten_is_told_again(server: servers.Server) -> None:
+    async def steps() -> None:
+        domain = f"orders{next(DOMAINS)}"
+        async with scene(tenants=TENANTS, server=WITH_KEY, ledger={"url": server.url, "domain": domain, "lease_s": 5}) as one:
+            other = await beside(one)
+            replica = next(iter(one.app.replicas.engines))
+            await post(one, "/admin/replicas/drain", replica=replica, reason="a new card")
+            await other.until(lambda: other.app.replicas_shown()[replica]["told"] == "drain")
+            await one.app._shared.ask("DEL", f"headworks:{{{domain}}}:orders")
+            await post(other, "/admin/replicas/resume", replica=replica, reason="done")
+            await one.until(lambda: one.app.replicas_shown()[replica]["told"] == "")
+            await other.app.stop()
+
+    run("asyncio", steps())

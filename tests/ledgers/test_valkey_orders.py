@@ -1,0 +1,36 @@
+"""The last word about each subject in a shared store: the later one counts, whoever comes first (F13)."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from headworks.ledgers.valkey_orders import ValkeyOrders, Word
+from headworks.ledgers.valkey_place import place_of
+from headworks.testing import servers
+
+pytestmark = pytest.mark.skipif(bool(servers.why_not()), reason=servers.why_not())
+
+ROOT = "headworks:{main}"
+FROZEN = Word("freeze", "acme", "ann", "it floods us", "2026-11-30T10:00:00Z", 1_000)
+THAWED = Word("thaw", "acme", "bob", "mended", "2026-11-30T10:00:01Z", 2_000)
+
+
+def test_F13_the_later_word_counts_whichever_comes_first() -> None:
+    from headworks.ledgers.valkey_keys import Visit
+
+    async def steps() -> None:
+        with servers.single() as server:
+            visit = Visit(place_of(server.url), ROOT)
+            orders = ValkeyOrders(ROOT, visit.ask)
+            assert await orders.tell({}) == {}
+            assert await orders.tell({"tenant acme": FROZEN}) == {"tenant acme": FROZEN}
+            assert await orders.tell({"tenant acme": THAWED}) == {"tenant acme": THAWED}
+            assert await orders.tell({"tenant acme": FROZEN, "tenant beta": FROZEN}) == {
+                "tenant acme": THAWED,
+                "tenant beta": FROZEN,
+            }
+            visit.close()
+
+    asyncio.run(steps())
