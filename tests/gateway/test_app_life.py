@@ -326,11 +326,11 @@ def test_F12_what_may_have_been_sent_when_we_failed_is_charged_until_the_engine_
     async def steps() -> None:
         async with scene() as s:
             (engine,) = s.app.engines.values()
-            engine.run = None  # type: ignore[assignment, method-assign]
+            run_there, engine.run = engine.run, None  # type: ignore[assignment, method-assign]
             answer = await s.ask(chat())
             assert (answer.status, answer.code) == (502, "upstream_lost")
             assert [one.state for one in s.charged()] == ["CANCELLING"]
-            del engine.run
+            engine.run = run_there  # type: ignore[method-assign]
             await s.until(lambda: not s.charged(), 15.0)
             assert s.outcome(answer.fields["x-request-id"])["evidence"] == "E3b"
             assert (await s.ask(chat())).status == 200
