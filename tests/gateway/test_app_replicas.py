@@ -77,7 +77,7 @@ def test_D4_replicas_are_added_drained_and_withdrawn_by_reloads_under_load_and_n
             await load.some(60)
             assert min(engine.requests for engine in engines) > 0, "those that were added get work"
             await change(s, *pairs, drained="a")
-            await s.until(lambda: shown(s)["llama/a"] == "draining")
+            assert shown(s)["llama/a"] == "draining"
             text = s.app.registry.render().decode()
             assert 'headworks_replica_state{replica="llama/a",state="draining"} 1.0' in text
             await s.until(lambda: not engines[0].held())

@@ -143,7 +143,7 @@ class Counters:
         """It would take nothing but what is kept for it: of every floor it stands on, the part that is not in use.
 
         Or nothing holds it up at all, so it takes nobody's turn either."""
-        if self.observing and charges[0][0].startswith(OBSERVED):
+        if charges and charges[0][0].startswith(OBSERVED):  # also the first of all, of whose scope nothing is counted yet
             return True
         if not self._floors:
             return False

@@ -280,7 +280,7 @@ class App:
         self.costs.change_policy(self.replicas.configured)
         self.runner.feed(events.PolicyChanged(policy))
         self._read_usage(others)
-        await asyncio.sleep(0)  # the gate takes both in at the end of this turn: whoever is told so may rely on it
+        self.runner.take_in()  # whoever is told that it holds may rely on it
         computes = watches(settings, clock.now_s)
         for name in self.replicas.add_missing(settings, policy):  # the gate knows of them now, and of those it forgot
             self.runner.samplers.watch(name, computes.get(name)).start()

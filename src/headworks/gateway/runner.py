@@ -123,14 +123,10 @@ class Runner:
         turns: TurnClock | None = None,
         outbox: Outbox | None = None,
     ) -> None:
-        self.gate = gate
-        self._store = store
-        self._engines = engines
-        self.recorder = recorder
-        self._clock_s = clock_s
+        self.gate, self.recorder = gate, recorder
+        self._store, self._engines, self._clock_s = store, engines, clock_s
         self._events: deque[events.Event] = deque()
-        self.turns = turns or TurnClock(clock_s)
-        self._outbox = outbox or Outbox()
+        self.turns, self._outbox = turns or TurnClock(clock_s), outbox or Outbox()
         self._is_due = False
         """What has come is handled at the end of this turn of the loop, or is being handled."""
         self._asked: list[Command] = []
@@ -199,6 +195,11 @@ class Runner:
         if not self._is_due:
             self._is_due = True
             self._outbox.when_written(self._turn)
+
+    def take_in(self) -> None:
+        """Handle at once what has come, for whoever is to answer that it holds."""
+        if self._is_due:
+            self._turn()
 
     def _turn(self) -> None:
         """Handle what has come and everything that follows from it, at one time by the clock, each at its own instant.
@@ -372,8 +373,8 @@ class Runner:
     def _wake_at(self, effect: effects.WakeAt) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        delay_s = max(0.0, effect.at_s - self._clock_s())
-        self._timer = asyncio.get_running_loop().call_later(delay_s, self.feed, events.Tick(effect.at_s))
+        in_s = max(0.0, effect.at_s - self._clock_s())
+        self._timer = asyncio.get_running_loop().call_later(in_s, self.feed, events.Tick(effect.at_s))
 
     # ending
 
