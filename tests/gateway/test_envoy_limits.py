@@ -12,8 +12,8 @@ from app_scene import ENVIRONMENT, LOOPS, PATIENT, Scene, chat, run, scene
 from envoy_scene import envoy, needs_envoy
 
 from headworks.gateway.envoy import limits
+from headworks.gateway.envoy import messages as rls
 
-rls = pytest.importorskip("envoy.service.ratelimit.v3.rls_pb2")
 OK, OVER = 1, 2
 RATE = {"tokens_per_s": 1, "burst_tokens": 100, "debt_tokens_max": 0}
 TENANTS: dict[str, Any] = {"acme": {"keys": ["env:ACME_KEY"], "rate": RATE}}

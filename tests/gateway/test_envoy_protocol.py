@@ -13,8 +13,8 @@ from app_scene import LOOPS, PATIENT, Scene, run, scene
 from tls_files import made, needs_openssl
 
 from headworks.gateway.envoy import health, picker
+from headworks.gateway.envoy import messages as pb
 
-pb = pytest.importorskip("envoy.service.ext_proc.v3.external_processor_pb2")
 FULL_DUPLEX = {"request_body_mode": 4, "response_body_mode": 4}
 BODY = b'{"model":"tiny","messages":[{"role":"user","content":"one two three"}],"max_tokens":5}'
 HEAD = {":method": "POST", ":path": "/v1/chat/completions", ":authority": "edge", "content-type": "application/json"}

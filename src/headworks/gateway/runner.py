@@ -123,8 +123,7 @@ class Runner:
         turns: TurnClock | None = None,
         outbox: Outbox | None = None,
     ) -> None:
-        self.gate, self.recorder = gate, recorder
-        self._store, self._engines, self._clock_s = store, engines, clock_s
+        self.gate, self.recorder, self._store, self._engines, self._clock_s = gate, recorder, store, engines, clock_s
         self._events: deque[events.Event] = deque()
         self.turns, self._outbox = turns or TurnClock(clock_s), outbox or Outbox()
         self._is_due = False
@@ -373,8 +372,8 @@ class Runner:
     def _wake_at(self, effect: effects.WakeAt) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        in_s = max(0.0, effect.at_s - self._clock_s())
-        self._timer = asyncio.get_running_loop().call_later(in_s, self.feed, events.Tick(effect.at_s))
+        tick, in_s = events.Tick(effect.at_s), effect.at_s - self._clock_s()
+        self._timer = asyncio.get_running_loop().call_later(max(0.0, in_s), self.feed, tick)
 
     # ending
 

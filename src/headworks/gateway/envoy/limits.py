@@ -19,8 +19,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import grpc
-from envoy.config.core.v3.base_pb2 import HeaderValue
-from envoy.service.ratelimit.v3.rls_pb2 import RateLimitRequest, RateLimitResponse
 
 from headworks.core import events
 from headworks.core.effects import Judged
@@ -29,6 +27,7 @@ from headworks.core.types import Decision, Request, RequestKey
 from headworks.gateway import reply
 from headworks.gateway.allowances import Allowances
 from headworks.gateway.asked import class_refused, credential
+from headworks.gateway.envoy.messages import OK, OVER_LIMIT, AddedHeader, DescriptorStatus, RateLimitRequest, RateLimitResponse
 from headworks.gateway.every_answer import Ids, own_lines, pairs_of
 from headworks.gateway.keys import FAILURES_MAX, Denied, Identity, Keys
 from headworks.gateway.models import Models
@@ -38,7 +37,6 @@ PEER = "envoy"
 CLASS, MODEL, REPORT, SPENT = "class", "model", "report", "spent"
 NO_MODEL = 'This key may use several pools of engines: the descriptor needs a "model".'
 TOKENS_MAX = 1_000_000_000
-Code = RateLimitResponse.Code
 
 
 class Asks(Protocol):
@@ -104,7 +102,7 @@ class Limits:
         decision = await self._judged(request, told.get(REPORT) == SPENT)
         allowance = self._rules.allowances.of(identity.tenant, identity.client)
         if decision.outcome != "refuse" or told.get(REPORT) == SPENT:
-            return _answer(question, Code.OK, own_lines(ids, 0.0, allowance), b"")
+            return _answer(question, OK, own_lines(ids, 0.0, allowance), b"")
         return self._over(question, reply.refusal(decision, ids, wall_s=self._wall_s(), allowance=allowance))
 
     def _identified(self, told: dict[str, str]) -> Identity | Denied:
@@ -135,7 +133,7 @@ class Limits:
             self._asks.expect(request.id, None)
 
     def _over(self, question: Any, answer: reply.OwnAnswer) -> Any:
-        return _answer(question, Code.OVER_LIMIT, answer.headers, answer.body)
+        return _answer(question, OVER_LIMIT, answer.headers, answer.body)
 
 
 def _tokens(question: Any) -> int:
@@ -148,8 +146,8 @@ def _tokens(question: Any) -> int:
 def _answer(question: Any, code: Any, lines: bytes, body: bytes) -> Any:
     """The same for each of its descriptors: they are one request's."""
     told = [(name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in pairs_of(lines)]
-    fields = [HeaderValue(key=name, value=value) for name, value in told]
-    status = RateLimitResponse.DescriptorStatus(code=code)
+    fields = [AddedHeader(key=name, value=value) for name, value in told]
+    status = DescriptorStatus(code=code)
     return RateLimitResponse(
         overall_code=code,
         statuses=[status for _ in question.descriptors],

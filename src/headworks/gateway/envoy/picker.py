@@ -12,8 +12,8 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import grpc
-from envoy.service.ext_proc.v3.external_processor_pb2 import ProcessingRequest, ProcessingResponse
 
+from headworks.gateway.envoy.messages import ProcessingRequest, ProcessingResponse
 from headworks.gateway.envoy.said import Said
 from headworks.gateway.envoy.visit import Visit
 from headworks.gateway.http.exchange import Exchange

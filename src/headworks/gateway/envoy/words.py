@@ -9,20 +9,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from envoy.config.core.v3.base_pb2 import HeaderValue, HeaderValueOption
-from envoy.service.ext_proc.v3.external_processor_pb2 import (
+from headworks.gateway.envoy.messages import (
+    OVERWRITE_IF_EXISTS_OR_ADD,
     BodyMutation,
     BodyResponse,
     CommonResponse,
     HeaderMutation,
     HeadersResponse,
+    HeaderValue,
+    HeaderValueOption,
+    HttpStatus,
     ImmediateResponse,
     ProcessingResponse,
     StreamedBodyResponse,
     TrailersResponse,
 )
-from envoy.type.v3.http_status_pb2 import HttpStatus
-from google.protobuf.struct_pb2 import Struct
 
 Message = Any
 """Of protobuf, whose classes are made at run time."""
@@ -33,7 +34,6 @@ LB_SPACE = "envoy.lb"
 PIECE_BYTES_MAX = 61_440
 """Of a body in one message: Envoy buffers 64 KiB of a stream before it holds the sender up."""
 FULL_DUPLEX_STREAMED = 4
-_OVERWRITE = HeaderValueOption.OVERWRITE_IF_EXISTS_OR_ADD
 
 
 def fields_of(headers: Message) -> Fields:
@@ -59,11 +59,11 @@ def streams_both_ways(request: Message) -> bool:
 
 def picked(endpoint: str, fields: Fields, removed: Iterable[bytes]) -> Message:
     """Send it there, with this head."""
-    where = Struct()
-    where.get_or_create_struct(LB_SPACE)[DESTINATION] = endpoint
     mutation = _mutation([(DESTINATION.encode(), endpoint.encode()), *fields], removed)
     common = CommonResponse(header_mutation=mutation, clear_route_cache=True)
-    return ProcessingResponse(request_headers=HeadersResponse(response=common), dynamic_metadata=where)
+    picked = ProcessingResponse(request_headers=HeadersResponse(response=common))
+    picked.dynamic_metadata.get_or_create_struct(LB_SPACE)[DESTINATION] = endpoint
+    return picked
 
 
 def request_body(body: bytes, has_trailers: bool) -> Iterator[Message]:
@@ -105,7 +105,9 @@ def _pieces(payload: bytes, is_last: bool) -> Iterator[Message]:
 
 def _mutation(fields: Fields, removed: Iterable[bytes]) -> Message:
     options = [
-        HeaderValueOption(header=HeaderValue(key=name.decode("latin-1"), raw_value=value), append_action=_OVERWRITE)
+        HeaderValueOption(
+            header=HeaderValue(key=name.decode("latin-1"), raw_value=value), append_action=OVERWRITE_IF_EXISTS_OR_ADD
+        )
         for name, value in fields
     ]
     return HeaderMutation(set_headers=options, remove_headers=[name.decode("latin-1") for name in removed])
