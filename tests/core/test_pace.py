@@ -112,6 +112,36 @@ def test_B8_an_engine_is_another_one_when_it_was_for_a_quarter_of_an_answer() ->
     assert pace.step_s(16) == pytest.approx(0.040)
 
 
+def test_B8_an_engine_that_reads_long_prompts_is_the_same_engine() -> None:
+    """Fifteen seconds of steps ten times as long: of 50 tokens a second 5 + 45 · (59/60)³⁰ = 32 are left, and not 5."""
+    for reads, knee in ((True, 14.9), (False, 2.4)):
+        pace = long_answers()
+        for _ in range(30):
+            pace.saw(16, 0.200, elapsed_s=0.5, clocked=True, reads=reads)
+        assert pace.knee(0.030) == pytest.approx(knee, abs=0.3)
+
+
+def test_B8_steps_that_read_long_prompts_say_nothing_of_how_much_one_sequence_more_costs() -> None:
+    pace = Pace()
+    for running in (8, 12, 16, 20, 24):
+        pace.saw(running, linear(running), elapsed_s=0.5, clocked=True)
+    for _ in range(10):
+        for running, step_s in ((16, 0.100), (24, 0.200)):
+            pace.saw(running, step_s, elapsed_s=0.5, clocked=True, reads=True)
+    assert pace.slope_s == pytest.approx(0.025 / 32)
+
+
+def test_B8_what_a_token_takes_is_time_by_tokens_and_not_the_mean_of_steps_over_time() -> None:
+    """Half a time in steps of 10 ms, half of it in steps of 50 ms: six tokens in a tenth of a second."""
+    pace = Pace()
+    for _ in range(200):
+        pace.answered(0.017, 10.0)
+    for _ in range(400):
+        for step_s in (0.010, 0.050):
+            pace.saw(16, step_s, elapsed_s=0.05, clocked=True, reads=True)
+    assert pace.step_s(16) == pytest.approx(0.1 / 6, rel=0.02)
+
+
 def test_B8_a_slope_that_noise_could_have_made_is_not_believed() -> None:
     pace = Pace()
     for _ in range(10):
@@ -121,6 +151,17 @@ def test_B8_a_slope_that_noise_could_have_made_is_not_believed() -> None:
 
 
 # the limit
+
+
+def test_B8_only_what_was_unread_at_two_looks_in_a_row_is_a_long_read() -> None:
+    """Of answers that take a minute: a quarter of that in steps of 0.2 s is another engine, unless it read all the while."""
+    for unread_tokens, stays in (((8192, 8192), True), ((8192, 0), False), ((8191, 8191), False)):
+        limit = RunningLimit(None)
+        for _ in range(200):
+            limit.pace.answered(0.020, 60.0)
+        for number in range(40):
+            limit.look(16, 16, 0.020 if number < 6 else 0.200, PROMISE_S, 0.5 * number, unread_tokens[number % 2])
+        assert (limit.pace.step_s(16.0) < PROMISE_S) == stays, unread_tokens
 
 
 def test_B8_the_limit_finds_the_knee_from_below_and_stays() -> None:

@@ -16,7 +16,8 @@ def looked(pool: Pool, replica: Replica, classes: dict[str, ClassPolicy], now_s:
     running = sample.running if sample is not None else None
     if pool.queue.requests and replica.requests >= limit.value:
         limit.reached = True
-    limit.look(running, replica.requests, replica.step_s, token_promise_s(pool, classes, now_s), now_s)
+    promise_s = token_promise_s(pool, classes, now_s)
+    limit.look(running, replica.requests, replica.step_s, promise_s, now_s, replica.unread_tokens)
     pool.pressure.look(now_s)
 
 

@@ -35,6 +35,8 @@ CALM_RATIO_PER_S = 0.002
 READINGS, QUICK_RATIO, AHEAD_RATIO_MAX = 64, 0.25, 0.25
 READING_DRIFT = 1.0005
 """A quick reading is forgotten by this factor with each one: doubled after 1,400 of them."""
+LONG_TOKENS = 8192
+"""What takes longer to read than from one look to the next, half a second: that much unread at both is one long read."""
 NO_LIMIT = float("inf")
 
 
@@ -75,6 +77,7 @@ class RunningLimit:
         "_quickest",
         "_running",
         "_sought",
+        "_unread_tokens",
         "_untroubled",
         "_waiting_samples",
         "pace",
@@ -100,6 +103,8 @@ class RunningLimit:
         self._running = 0
         """What ran at the last look."""
         self._looked_s = 0.0
+        self._unread_tokens = 0
+        """Of prompts, at the last look."""
         self._quickest = Quickest()
         self.pace = Pace()
         self.reached = False
@@ -190,11 +195,21 @@ class RunningLimit:
 
     # by the tokens after it
 
-    def look(self, running: int | None, requests: int, step_s: float | None, promise_s: float | None, now_s: float) -> None:
+    def look(
+        self,
+        running: int | None,
+        requests: int,
+        step_s: float | None,
+        promise_s: float | None,
+        now_s: float,
+        unread_tokens: int = 0,
+    ) -> None:
         """Once a look: `running` in the engine and `step_s` by its clock as far as it says, `requests` of ours there."""
         reached, self.reached = self.reached, False
         before, self._running = self._running, running or 0
         elapsed_s, self._looked_s = now_s - self._looked_s, now_s
+        reads = min(unread_tokens, self._unread_tokens) >= LONG_TOKENS
+        self._unread_tokens = unread_tokens
         self._promise(promise_s)
         if reached:
             self._creep(now_s)
@@ -204,7 +219,7 @@ class RunningLimit:
             mean = (before + self._running) / 2
             if not before or not running or mean < self.value / 2:
                 return  # it may have stood still in between, or is far from what would be too much
-            self.pace.saw(mean, step_s, elapsed_s, clocked=True)
+            self.pace.saw(mean, step_s, elapsed_s, clocked=True, reads=reads)
         else:
             slow_s = self.pace.slow_answers_s()
             if slow_s is None:

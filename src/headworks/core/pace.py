@@ -7,7 +7,9 @@ at: its progress clock says how long a step took, its gauge how many ran. Near w
     T(n) = T + slope · (n − at)          knee = at + (AIM_RATIO · promise ÷ spread − T) ÷ slope
 
 The promise is about whole answers, so what is slow for a moment breaks none that is much longer: the level (`at`, T) is a mean
-over half the time answers take, and follows a change of the engine's speed as quickly as they do. The slope is fitted by
+over half the time answers take, and follows a change of the engine's speed as quickly as they do. While long prompts are read
+it is steps that are averaged, not time: what an answer waits for a token is its time ÷ its tokens, and a minute of which half
+went by in steps ten times as long had most of its tokens in the other half. The slope is fitted by
 least squares with forgetting, and believed only where it is twice its own error; before that, and after a jump, it is that
 of a line through the origin, which never promises too much where a step has a fixed part. *Spread* is the 95th
 percentile of what answers waited for a token ÷ what a step took while they ended: uneven steps need more room, and an engine
@@ -96,21 +98,30 @@ class Pace:
         answers_s.sort()
         return answers_s[(len(answers_s) - 1) * 95 // 100]
 
-    def saw(self, running: float, step_s: float, elapsed_s: float, clocked: bool) -> None:
-        """A step took so long while so many ran, for this time. `clocked`: by the engine's own clock, not by the answers."""
+    def saw(self, running: float, step_s: float, elapsed_s: float, clocked: bool, reads: bool = False) -> None:
+        """A step took so long while so many ran, for this time. `clocked`: by the engine's own clock, not by the answers.
+
+        `reads`: it read long prompts all the while. Then a step that is odd tells of them: the same engine, as slow as that for
+        whoever waits for a token, and no word on how many should run.
+        """
         if step_s < STEP_S_MIN:
             return  # two events of one turn, which no clock can tell apart
         if not self._at:
             self._restart(running, step_s)
-        elif self._is_odd(running, step_s):
+        is_odd = self._is_odd(running, step_s)
+        if is_odd and not reads:
             self._odd, self._odd_s = self._odd + 1, self._odd_s + elapsed_s
             if self._odd < 2 or self._odd_s < self._answer_s / 4:
                 return  # a long prompt on its way, perhaps
             self._restart(running, step_s)
-        self._odd, self._odd_s = 0, 0.0
         weight = min(LEVEL_WEIGHT_MAX, 2.0 * elapsed_s / self._answer_s) if clocked else LEVEL_WEIGHT_MAX
+        if reads:  # of the steps, not of the time: these are far longer than what they are averaged with
+            weight *= self._step_s / ((1.0 - weight) * step_s + weight * self._step_s)
         self._at += (running - self._at) * weight
         self._step_s += (step_s - self._step_s) * weight
+        if is_odd and reads:
+            return
+        self._odd, self._odd_s = 0, 0.0
         self._fit(running, step_s)
         slow_s = self.slow_answers_s() if clocked else None
         if slow_s is not None:
