@@ -9,9 +9,23 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from app_scene import ENVIRONMENT, PATIENT, SIZES, chat, completion, events, fake_engine, first_event, get, rest_of_stream, run
-from envoy_scene import behind_envoy, needs_envoy
+from app_scene import (
+    ENVIRONMENT,
+    PATIENT,
+    SIZES,
+    chat,
+    completion,
+    events,
+    fake_engine,
+    first_event,
+    get,
+    rest_of_stream,
+    run,
+    scene,
+)
+from envoy_scene import behind_envoy, envoy, needs_envoy
 
+from headworks.testing.fake.asked import Refused
 from headworks.testing.fake.http import HttpConnection, HttpRequest
 from headworks.testing.fake_engine import FakeEngine
 
@@ -240,5 +254,31 @@ def test_H5_many_at_once_leave_nothing_behind() -> None:
             assert s.app.grpc is not None
             assert not s.app.grpc.edge.exchanges
             await s.until(lambda: s.app.grpc is not None and not s.app.grpc.edge.connections)
+
+    run("uvloop", steps())
+
+
+class Failing(Seeing):
+    """Answers 500 to whatever it is to generate."""
+
+    def generate(self, *_: Any) -> None:
+        raise Refused(500, "out of order", "InternalServerError")
+
+
+def trusting(manager: dict[str, Any]) -> None:
+    """Every client is internal: Envoy heeds what it says of retries."""
+    ranges = [{"address_prefix": "0.0.0.0", "prefix_len": 0}]
+    manager["internal_address_config"] = {"cidr_ranges": ranges}
+
+
+def test_H5_no_client_has_envoy_send_a_request_again() -> None:
+    async def steps() -> None:
+        engine = Failing()
+        async with scene(engine, server={"grpc": "127.0.0.1:0"}, ledger=BRIEF, classes=PATIENT) as s:
+            assert s.app.grpc is not None
+            async with envoy(s.app.grpc.number, trusting) as trusted:
+                answer = await trusted.ask(chat("x-envoy-retry-on: 5xx", "x-envoy-max-retries: 3"))
+                assert (answer.status, len(engine.seen)) == (502, 1), "a second execution is a second charge"
+                await s.until(lambda: not s.charged(), PROVED_S)
 
     run("uvloop", steps())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -181,6 +182,19 @@ def test_H5_what_is_no_request_is_refused_by_the_edge() -> None:
             await stream.write(head({**HEAD, ":path": "/v1/../secret"}))
             status, _ = refusal(await stream.read())
             assert status in (400, 404)
+
+    run("uvloop", steps())
+
+
+@pytest.mark.parametrize(("path", "expected"), [("/v1/models", 200), ("/v1/unknown", 404)])
+def test_H5_a_head_request_is_answered_although_no_body_comes(path: str, expected: int) -> None:
+    async def steps() -> None:
+        async with asked() as (_, stream):
+            request = head({":method": "HEAD", ":path": path, ":authority": "edge"})
+            request.request_headers.end_of_stream = True
+            await stream.write(request)
+            status, said = refusal(await asyncio.wait_for(stream.read(), 5))
+            assert (status, said) == (expected, b"")
 
     run("uvloop", steps())
 

@@ -9,6 +9,8 @@ HOPS = frozenset(
 """About a connection, and there is none; a length is stated anew."""
 ENVOYS = (b"x-envoy-", b"x-forwarded-", b":")
 """What begins so is Envoy's own: without some of it no route is found."""
+REPEATS = (b"x-envoy-retry-", b"x-envoy-hedge-")
+"""By these a client whom Envoy trusts has it send a request again, unseen: a second execution that nobody charged."""
 UPSTREAM_MARK = b"x-envoy-upstream-service-time"
 """Envoy writes it into an answer that came from upstream, and into none that it gives in an engine's place."""
 FORWARDED_FOR = b"x-forwarded-for"
@@ -69,4 +71,5 @@ def engines(fields: Fields) -> tuple[int, Fields, bool]:
 def replaced(before: Fields, after: Fields) -> list[bytes]:
     """The names to be taken out, so that of a head only what is Envoy's and what is ours remains."""
     stays = {name for name, _ in after} | {b"host"}
-    return sorted({name for name, _ in before if name not in stays and not name.startswith(ENVOYS)})
+    goes = {name for name, _ in before if name not in stays}
+    return sorted(name for name in goes if name.startswith(REPEATS) or not name.startswith(ENVOYS))

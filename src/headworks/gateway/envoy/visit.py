@@ -77,7 +77,8 @@ class Visit:
         except ValueError as error:
             self._said.fail(str(error))
             return
-        self._wire = Wire(self._server, heads.peer(self._asked), self, self._said.hold)
+        head_only = (b":method", b"HEAD") in self._asked
+        self._wire = Wire(self._server, heads.peer(self._asked), self, self._said.hold, head_only=head_only)
         self._said.slowed = self._wire.slow
         self._wire.show(head)
 

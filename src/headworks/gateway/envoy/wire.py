@@ -31,8 +31,10 @@ class Taker(Protocol):
 class Wire:
     """The client's side of such a connection; to the edge it is a transport."""
 
-    def __init__(self, server: Server, peer: str, taker: Taker, hold: Callable[[bool], None]) -> None:
+    def __init__(self, server: Server, peer: str, taker: Taker, hold: Callable[[bool], None], *, head_only: bool) -> None:
+        """`head_only`: a HEAD request's answer states a length, and no body follows."""
         self._taker: Taker | None = taker
+        self._head_only = head_only
         self._hold = hold
         self._reader = AnswerReader()
         self._reader.begin(self)
@@ -90,7 +92,7 @@ class Wire:
         taker = self._taker
         if self._is_answered or taker is None:
             return
-        self._is_answered = self._reader.feed(data)
+        self._is_answered = self._reader.feed(data) or (self._head_only and self._status > 0)
         if self._status:
             payload, self._payloads = b"".join(self._payloads), []
             taker.take_answer(self._status, self._fields, payload, self._is_answered)
