@@ -123,7 +123,6 @@ class Gate:
         if refusal:
             life.decision = self._desk.decider.decision(life, "refuse", refusal, now_s)
             self._desk.record(life.decision)
-        life.start_by_s = INFINITE_S
         life.replica = life.lane.pool.least_used(now_s)
         self._reserve(life, now_s)
 

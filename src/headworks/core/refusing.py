@@ -16,7 +16,7 @@ from headworks.core.desk import Desk
 from headworks.core.effects import Reply
 from headworks.core.floors import RESERVED
 from headworks.core.forecast import saw_nothing
-from headworks.core.last_moment import before_telling
+from headworks.core.last_moment import before_telling, start_by_s
 from headworks.core.life import ASKED, CLAIMING, QUEUED, Life
 from headworks.core.metering import WHILE_FROZEN
 from headworks.core.policy import INFINITE_S
@@ -183,7 +183,25 @@ class Refusing:
         if life.lane.tenant.policy.frozen:
             self.frozen(life, now_s)
             return
+        self.stand_anew(life, now_s)
         life.lane.pool.queue.add(life)
+        self._desk.set_timer(life, life.start_by_s)
+
+    def stand_anew(self, life: Life, now_s: float) -> None:
+        """It waits by today's policy, whichever it came under. Who was observed may wait from now on as long as its class."""
+        request, before = life.request, life.lane
+        lane, was_observed = self._desk.lane(request.key.tenant, request.service_class, before.pool.name), before.observes
+        if before.session_scope:  # decided about with its opening, and that keeps its own
+            before.observes = was_observed and lane.observes
+        elif lane is not before:
+            life.lane = lane
+        if life.lane.observes:
+            life.start_by_s = INFINITE_S
+        elif was_observed and self._desk.disciplines[lane.pool.name].drops_late:
+            life.waits_from_s = now_s
+            life.start_by_s = start_by_s(life, life.forecast.prefill_s)
+        else:
+            return
         self._desk.set_timer(life, life.start_by_s)
 
     def frozen(self, life: Life, now_s: float) -> None:
