@@ -39,3 +39,16 @@ def test_A3_a_swept_counter_is_not_charged_any_more() -> None:
     assert ("tenant:a", "tokens") not in {(one.scope, one.unit) for one in counters.all()}
     counters.take(ONE)
     assert held(counters) == {("tenant:a", "tokens"): 1, ("pool:p", "tokens"): 1, ("replica:p/0", "tokens"): 1}
+
+
+def test_F3_asking_whether_observed_charges_would_fit_leaves_no_excess_behind() -> None:
+    """They always would. What is only asked was never held, so `check` is to notice whoever holds as much."""
+    counters = Counters()
+    counters.set([("pool:p", "tokens", 100)], ())
+    observed = (("observed:p", "tokens", 500), ("pool:p", "tokens", 500))
+    for _ in range(2):
+        assert counters.lacking(observed) == []
+        assert {one.scope: one.excess for one in counters.all() if one.excess} == {}
+    taken, _ = counters.take(observed)
+    assert {one.scope: one.excess for one in counters.all() if one.excess} == {"pool:p": 500}, "held, for a good reason"
+    counters.give(observed, taken)

@@ -10,7 +10,7 @@ import pytest
 from headworks.core import events
 from headworks.core.book import Book
 from headworks.core.effects import Closed, Opened, Reply, Run
-from headworks.core.policy import ReplicaPolicy
+from headworks.core.policy import QuotaPolicy, ReplicaPolicy
 from headworks.core.types import Budget
 from tests.core.driver import Bench, capacity, policy
 
@@ -322,3 +322,37 @@ def test_B14_a_session_that_was_open_and_is_over_before_anybody_was_told_is_refu
     sent_before = made.book.sequence
     made.advance(0.5)
     assert made.book.sequence - sent_before < 5, "it goes on asking nothing"
+
+
+def test_D1_a_call_that_is_sent_back_keeps_nobody_of_its_tenant_from_asking() -> None:
+    """In a pool that is short: the flow of its class and tenant is not what was asked for, so it is not paused."""
+    book = Book(lease_ms=5_000, remember_ms=3_600_000)
+    here, there = bench(book), bench(book, "boot-2")
+    open_session(here, 8_000)
+    asks = here.gate._desk.pools["p"].queue.asks
+    asks.sent_back(("interactive", "batchco"), 0.0, here.now_s, True)
+    assert asks.is_short and asks.may(("interactive", "acme"))
+    fill(there, 100, 4)
+    call(here, 1_000)
+    assert asks.may(("interactive", "acme"))
+
+
+@pytest.mark.parametrize("what", ["never", "quota", "opened"])
+def test_D1_an_ask_that_says_nothing_of_room_pauses_no_flow(what: str) -> None:
+    made = bench(tenant={"quota": QuotaPolicy("day", tokens=500)} if what == "quota" else None)
+    asks = made.gate._desk.pools["p"].queue.asks
+    asks.sent_back(("interactive", "batchco"), 0.0, made.now_s, True)
+    if what == "opened":
+        open_session(made, 8_000)
+        assert made.take(Opened)
+    else:
+        if what == "never":
+            made.book.counters.set([("pool:p", "tokens", 50)], ())
+        else:
+            made.arrive(50)
+            made.complete(made.execution(), 49, 1)
+            made.book.counters.commit([("quota:acme@day-1970-01-01", "tokens", 400)])
+            asks.sent_back(("interactive", "batchco"), 0.0, made.now_s, True)
+        made.arrive(100)
+        assert made.refusal().reason == {"never": "request_exceeds_capacity", "quota": "insufficient_quota"}[what]
+    assert asks.may(("interactive", "acme"))

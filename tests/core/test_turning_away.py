@@ -6,6 +6,8 @@ from dataclasses import asdict, replace
 from random import Random
 from typing import Any
 
+import pytest
+
 from headworks.core import events
 from headworks.core.effects import Record, Reply, TurnedAway
 from headworks.core.policy import Policy, QuotaPolicy, RatePolicy
@@ -53,6 +55,15 @@ def test_B5_nobody_is_looked_at_before_one_of_his_was_refused() -> None:
     assert list(bench.gate.shut) == []
     bench.arrive(10)
     assert list(bench.gate.shut) == ["acme/key"]
+
+
+def test_B5_of_more_clients_than_are_kept_the_one_refused_longest_ago_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headworks.core.refusing.SHUT_MAX", 3)
+    bench = Bench(limited(rate=ONE_A_SECOND))
+    bench.arrive(10)
+    for name in ("a", "b", "c", "a", "d"):
+        bench.arrive(10, client=f"acme/{name}")
+    assert list(bench.gate.shut) == ["acme/c", "acme/a", "acme/d"]
 
 
 def test_B5_over_his_rate_he_is_refused_before_he_is_read_with_numbers_and_a_slot() -> None:

@@ -33,7 +33,7 @@ async def metric(s: Scene, name: str, *parts: str) -> float:
 def test_B5_a_tenant_over_its_rate_is_told_when_it_has_refilled_and_comes_back_then() -> None:
     async def steps() -> None:
         engine = fake_engine()
-        rate = {"requests_per_s": 2, "burst_requests": 2}
+        rate = {"requests_per_s": 0.25, "burst_requests": 2}  # however slow these three are, nothing comes in between
         async with scene(engine, tenants=tenants(rate=rate)) as s:
             for left in ("1", "0"):
                 answer = await s.ask(chat(key="ACME_KEY", tokens=2))
@@ -45,7 +45,7 @@ def test_B5_a_tenant_over_its_rate_is_told_when_it_has_refilled_and_comes_back_t
             assert answer.json()["error"]["message"].startswith(
                 "Your rate allows 2 requests at once; this request would make it"
             )
-            assert 1 <= int(answer.fields["retry-after-ms"]) <= 500
+            assert 1 <= int(answer.fields["retry-after-ms"]) <= 4_000
             assert engine.requests == requests
             assert (await s.ask(chat(key="BATCHCO_KEY", tokens=2))).status == 200
             await asyncio.sleep(int(answer.fields["retry-after-ms"]) / 1000)

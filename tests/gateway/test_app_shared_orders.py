@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from itertools import count
+from typing import Any
 
 import httpx
 import pytest
@@ -32,8 +34,8 @@ async def post(s: Scene, path: str, **body: str) -> httpx.Response:
         return await client.post(path, json=body, headers=AUTH)
 
 
-async def beside(first: Scene) -> Scene:
-    config = first.text()
+async def beside(first: Scene, **sections: Any) -> Scene:
+    config = first.text(**sections)
     other = Scene(App(build.policy(config, number=1), build.settings(config, ENVIRONMENT)), first.engines, first.texts)
     await other.app.start()
     return other
@@ -77,5 +79,84 @@ def test_F13_a_store_that_has_forgotten_is_told_again(server: servers.Server) ->
             await post(other, "/admin/replicas/resume", replica=replica, reason="done")
             await one.until(lambda: one.app.replicas_shown()[replica]["told"] == "")
             await other.app.stop()
+
+    run("asyncio", steps())
+
+
+def test_F13_an_older_word_that_was_read_meanwhile_does_not_undo_what_is_ordered_here(server: servers.Server) -> None:
+    async def steps() -> None:
+        ledger = {"url": server.url, "domain": f"orders{next(DOMAINS)}", "lease_s": 5}
+        async with scene(tenants=TENANTS, server=WITH_KEY, ledger=ledger) as one:
+            other = await beside(one)
+            await post(one, "/admin/tenants/freeze", tenant="acme", reason="it floods us")
+            await other.until(lambda: other.app.policy.tenants["acme"].frozen)
+            shared = one.app.by_hand._shared
+            assert shared is not None
+            async with one.app.replicas.changing:  # as while a policy is taken in
+                again = asyncio.create_task(post(one, "/admin/tenants/freeze", tenant="acme", reason="still"))
+                await one.until(lambda: len(one.app.replicas.changing._waiters or ()) == 1)
+                await post(other, "/admin/tenants/thaw", tenant="acme", reason="mended")
+                await one.until(lambda: shared.known["tenant acme"].verb == "thaw")
+                await one.until(lambda: len(one.app.replicas.changing._waiters or ()) == 2)
+            assert (await again).status_code == 200
+            await other.until(lambda: other.app.policy.tenants["acme"].frozen)
+            assert one.app.policy.tenants["acme"].frozen
+            assert [word.reason for word in shared.known.values()] == ["still"]
+            await other.app.stop()
+
+    run("asyncio", steps())
+
+
+def test_F13_a_fault_while_listening_is_told_and_what_was_ordered_is_taken_in_all_the_same(
+    server: servers.Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def steps() -> None:
+        ledger = {"url": server.url, "domain": f"orders{next(DOMAINS)}", "lease_s": 5}
+        async with scene(tenants=TENANTS, server=WITH_KEY, ledger=ledger) as one:
+            other = await beside(one)
+            shared = other.app.by_hand._shared
+            assert shared is not None
+            take, faults = shared._take, [RuntimeError("no room for a policy")]
+
+            async def take_once_more() -> None:
+                if faults:
+                    raise faults.pop()
+                await take()
+
+            shared._take = take_once_more
+            await post(one, "/admin/tenants/freeze", tenant="acme", reason="it floods us")
+            await other.until(lambda: other.app.policy.tenants["acme"].frozen)
+            told = [record.getMessage() for record in caplog.records if "not followed" in record.getMessage()]
+            assert sum("no room for a policy" in one for one in told) == 1
+            await post(one, "/admin/tenants/thaw", tenant="acme", reason="mended")
+            await other.until(lambda: not other.app.policy.tenants["acme"].frozen)
+            await other.app.stop()
+
+    run("asyncio", steps())
+
+
+def test_F13_a_mode_that_was_taken_back_is_the_configurations_also_for_who_starts_later(server: servers.Server) -> None:
+    """All observe by their file, one orders to enforce and takes it back; then the file says enforce, and one starts by it."""
+
+    async def steps() -> None:
+        ledger = {"url": server.url, "domain": f"orders{next(DOMAINS)}", "lease_s": 5}
+        observing, enforcing = WITH_KEY | {"mode": "observe"}, WITH_KEY | {"mode": "enforce"}
+        async with scene(tenants=TENANTS, server=observing, ledger=ledger) as one:
+            await post(one, "/admin/mode/enforce", reason="it floods us")
+            held = await beside(one)
+            assert not held.app.policy.observe
+            agrees = await beside(one, server=enforcing)
+            assert not agrees.app.policy.observe
+            await agrees.reload(one.text(server=observing))
+            assert not agrees.app.policy.observe, "an order is in force whatever the file said when it was heard"
+            await post(one, "/admin/mode/observe", reason="mended")
+            await held.until(lambda: held.app.policy.observe)
+            await agrees.until(lambda: agrees.app.policy.observe)
+            assert held.app.by_hand.orders_shown()["mode_order"] is None
+            late = await beside(one, server=enforcing)
+            await held.reload(one.text(server=enforcing))
+            assert (held.app.policy.observe, late.app.policy.observe) == (False, False)
+            for other in (held, agrees, late):
+                await other.app.stop()
 
     run("asyncio", steps())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -85,7 +86,9 @@ def test_H5_a_pick_is_said_in_a_header_and_in_metadata_as_the_protocol_has_it(lo
     run(loop, steps())
 
 
-@pytest.mark.parametrize(("by_engine", "status", "proof"), [(True, 400, "E1"), (False, 408, "E3b")])
+@pytest.mark.parametrize(
+    ("by_engine", "status", "proof"), [(True, 400, "E1"), (True, 501, "E1"), (False, 408, "E3b"), (False, 501, "E3b")]
+)
 def test_H5_an_error_is_proof_where_an_engine_gave_it_and_none_where_envoy_did(
     by_engine: bool, status: int, proof: str
 ) -> None:
@@ -106,12 +109,42 @@ def test_H5_an_error_is_proof_where_an_engine_gave_it_and_none_where_envoy_did(
                 fields = {
                     one.header.key: one.header.raw_value for one in said.response_headers.response.header_mutation.set_headers
                 }
-                assert fields[":status"] == b"400"
+                assert fields[":status"] == str(status).encode()
             else:
                 assert refusal(said)[0] == 502
             await s.until(lambda: not s.charged(), 10.0)
             await s.until(lambda: bool(s.everything("outcome")))
             assert [one["evidence"] for one in s.everything("outcome")] == [proof]
+
+    run("uvloop", steps())
+
+
+def test_H5_a_stream_that_ends_while_what_it_says_has_to_wait_is_seen_at_once() -> None:
+    """A client that reads nothing has Envoy wait with the engine's answer; then it leaves, and Envoy ends its side."""
+
+    async def steps() -> None:
+        async with asked() as (s, stream):
+            await stream.write(head(HEAD))
+            await stream.write(body(BODY.replace(b'"max_tokens":5', b'"max_tokens":500,"stream":true')))
+            _, _ = await stream.read(), await stream.read()
+            answer = pb.ProcessingRequest(response_headers={})
+            for name, value in ((":status", b"200"), ("content-type", b"text/event-stream")):
+                answer.response_headers.headers.headers.add(key=name, raw_value=value)
+            await stream.write(answer)
+            assert s.app.grpc is not None
+            (exchange,) = s.app.grpc.edge.exchanges
+            said, event = exchange.carrier._said, {"choices": [{"index": 0, "delta": {"content": "x" * 16_000}}]}
+            piece = b"data: " + json.dumps(event).encode() + b"\n\n"
+            for _ in range(400):
+                await stream.write(pb.ProcessingRequest(response_body={"body": piece, "end_of_stream": False}))
+                await asyncio.sleep(0.002)
+                if said.is_held:
+                    break
+            assert said.is_held
+            await stream.write(pb.ProcessingRequest(response_body={"body": piece, "end_of_stream": False}))
+            await stream.done_writing()
+            await s.until(lambda: s.app.grpc is not None and not s.app.grpc.edge.exchanges)
+            await s.until(lambda: not s.charged(), 10.0)
 
     run("uvloop", steps())
 

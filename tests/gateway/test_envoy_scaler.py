@@ -57,6 +57,7 @@ def test_F4_keda_is_told_what_is_demanded_and_what_a_replica_should_carry(loop: 
             stated = await call(channel, "GetMetricSpec", scaled(targetTokens="24000"), scaler.GetMetricSpecResponse)
             assert [one.targetSize for one in stated.metricSpecs] == [24_000]
             assert await demanded(channel) == 0
+            await asyncio.sleep(scaler.FRESH_S)
             client = await s.connect()
             client.send(chat(tokens=500, stream=True))
             await first_event(client)
@@ -86,6 +87,55 @@ def test_F4_a_pool_that_is_asked_for_is_active_and_that_is_pushed_when_it_change
             assert not (await asyncio.wait_for(stream.read(), 10)).result
             assert not (await call(channel, "IsActive", scaled(activeTokens="100000"), scaler.IsActiveResponse)).result
             stream.cancel()
+
+    run("uvloop", steps())
+
+
+def streams(channel: grpc.aio.Channel, count: int) -> list[Any]:
+    method = channel.unary_stream(
+        f"/{scaler.NAME}/StreamIsActive",
+        request_serializer=scaler.ScaledObjectRef.SerializeToString,
+        response_deserializer=scaler.IsActiveResponse.FromString,
+    )
+    return [method(scaled(pool="llama")) for _ in range(count)]
+
+
+def test_F4_streams_share_one_look_and_are_bounded_and_who_leaves_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scaler, "STREAMS_MAX", 20)
+
+    async def steps() -> None:
+        looks = 0
+        async with asking() as (s, channel):
+            shown = s.app.snapshot
+
+            def look() -> dict[str, Any]:
+                nonlocal looks
+                looks += 1
+                return shown()
+
+            s.app.snapshot = look  # type: ignore[method-assign]
+            begun_s = asyncio.get_running_loop().time()
+            opened = streams(channel, 20)
+            assert [(await stream.read()).result for stream in opened] == [False] * 20
+            (one_more,) = streams(channel, 1)
+            with pytest.raises(grpc.aio.AioRpcError) as told:
+                await one_more.read()
+            assert told.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+            await asyncio.sleep(1.0)
+            took_s = asyncio.get_running_loop().time() - begun_s
+            assert 1 <= looks <= took_s / scaler.LOOK_S + 1, "20 streams look four times a second each"
+            opened[0].cancel()
+            for _ in range(200):
+                (again,) = streams(channel, 1)
+                with contextlib.suppress(grpc.aio.AioRpcError):
+                    assert not (await again.read()).result
+                    break
+                await asyncio.sleep(0.02)
+            else:
+                raise AssertionError("who left keeps its place")
+            for stream in (*opened, again):
+                stream.cancel()
+            s.app.snapshot = shown  # type: ignore[method-assign]
 
     run("uvloop", steps())
 

@@ -15,6 +15,7 @@ from app_scene import chat, fake_engine, run, scene
 from headworks.config.settings import PartPrices
 from headworks.gateway.dialects.base import Limits, Parsed
 from headworks.gateway.dialects.image_sizes import HEAD_CHARS, size_of
+from headworks.gateway.dialects.parts import _image_tokens
 from headworks.gateway.dialects.table import DIALECTS
 
 
@@ -131,6 +132,34 @@ def test_C1_what_a_decoder_would_skip_hides_no_size(odd: str) -> None:
         data = text(jpeg(640, 480, segment(0xE0, bytes(4_000))))
         assert size_of(data) == (640, 480)
         assert size_of(data[:place] + odd + data[place:]) is None
+
+
+@pytest.mark.parametrize("file", [png(900, 700), jpeg(900, 700, THUMBNAIL), gif(900, 700), lossy(900, 700), extended(900, 700)])
+def test_C1_a_part_of_a_file_says_its_size_or_none(file: bytes) -> None:
+    for cut in range(len(file)):
+        assert size_of(text(file[:cut])) in (None, (900, 700))
+
+
+def test_C1_a_file_made_of_nothing_but_steps_is_gone_through_for_a_while_only() -> None:
+    """Half a megabyte of them would keep the loop for a tenth of a second; real files have some dozen."""
+    assert size_of(text(jpeg(8, 8, b"\xff" * 4_000))) == (8, 8)
+    assert size_of(text(jpeg(8, 8, *[segment(0xE0, b"")] * 4_000))) == (8, 8)
+    assert size_of(text(jpeg(8, 8, b"\xff" * 5_000))) is None
+    assert size_of(text(jpeg(8, 8, *[segment(0xE0, b"")] * 5_000))) is None
+    for blocks, size in ((4_000, (8, 8)), (5_000, None)):
+        assert size_of(text(gif(8, 8, extensions=b"\x21\xfe" + b"\x01a" * blocks + b"\x00"))) == size
+    assert size_of(text(gif(8, 8, extensions=b"\x21\xfe\x00" * 5_000))) is None
+
+
+@pytest.mark.parametrize(
+    ("size", "tokens"),
+    [((1, 1), 6), ((4_294_967_295, 4_294_967_295), 1_280), ((4_294_967_295, 1), 1_280), ((0, 1), 1_280), ((56, 28), 6)],
+)
+def test_C1_whatever_size_a_picture_claims_it_takes_no_less_than_the_least_and_no_more_than_the_most(
+    size: tuple[int, int], tokens: int
+) -> None:
+    head = b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + b"IHDR" + struct.pack(">IIBBBBB", *size, 8, 2, 0, 0, 0)
+    assert _image_tokens("data:image/png;base64," + text(head + bytes(20)), 22, QWEN, 1_280) == tokens
 
 
 def test_C1_no_bytes_at_all_make_it_stumble() -> None:

@@ -34,3 +34,22 @@ def test_F13_the_later_word_counts_whichever_comes_first() -> None:
             visit.close()
 
     asyncio.run(steps())
+
+
+def test_F13_of_two_words_of_one_instant_the_same_one_counts_whichever_comes_first() -> None:
+    from headworks.ledgers.valkey_keys import Visit
+
+    words = [Word(verb, "acme", "ann", "", "2026-11-30T10:00:00Z", 1_000) for verb in ("freeze", "thaw")]
+    last = max(words, key=Word.place)
+
+    async def steps() -> None:
+        with servers.single() as server:
+            visit = Visit(place_of(server.url), ROOT)
+            orders = ValkeyOrders(ROOT, visit.ask)
+            for about, order in (("tenant a", words), ("tenant b", words[::-1])):
+                for word in (*order, *order):
+                    await orders.tell({about: word})
+            assert await orders.tell({}) == {"tenant a": last, "tenant b": last}
+            visit.close()
+
+    asyncio.run(steps())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 from logged_story import logged, overload
 
@@ -148,6 +149,24 @@ def test_F3_what_is_proposed_can_be_pasted_as_it_stands() -> None:
     }
     said = "1 of 10 (10.0 %) would have been refused; the most was 4 requests; memory 0.75 then, 0.31 else"
     assert "active_requests_max: 3" in text and said in text
+
+
+@pytest.mark.parametrize(
+    "name", ["12", "1.5", "1e5", "0x1f", "true", "No", "null", "2026-11-30", "a.b", "eu.rate", "x-1_y", "a.quota"]
+)
+def test_F3_whatever_a_tenant_is_called_its_limits_are_pasted_under_its_name(name: str) -> None:
+    made = life(arrival(0, 10.0, tenant=name, pool=name), arrival(1, 90_000.0, tenant=name, pool=name))
+    limits = yaml.safe_load(observed([made], 0.1, tries=False)["yaml"])
+    assert list(limits["tenants"]) == list(limits["pools"]) == [name]
+    assert limits["tenants"][name]["active_requests_max"] == limits["pools"][name]["active_requests_max"] == 1
+    assert limits["tenants"][name]["rate"]["requests_per_s"] > 0
+
+
+def test_F3_a_tenant_that_asked_once_is_not_proposed_to_be_shut_out() -> None:
+    limits = found(life(arrival(0, 10.0)), 0.1)
+    assert limits["tenants.acme.rate.requests_per_s"].value == 0.01
+    assert limits["tenants.acme.rate.requests_per_s"].would_refuse == 0
+    assert limits["tenants.acme.rate.tokens_per_s"].value == 30.01
 
 
 def test_F3_all_of_them_are_enforced_when_they_are_tried() -> None:

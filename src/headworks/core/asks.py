@@ -93,6 +93,10 @@ class Asks:
             self.is_short = False
             self.freed()
 
+    def settled(self, flow: Flow) -> bool:
+        """One of it was answered with something that says nothing about room. Whether others of it were waiting for that."""
+        return self.paused.pop(flow, None) is not None
+
     def freed(self) -> None:
         """Something ended: where the pool is not short, whoever was sent back may ask again. Else the ledger says who."""
         if not self.is_short:

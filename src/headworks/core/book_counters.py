@@ -173,7 +173,9 @@ class Counters:
             _count_unused(found)
 
     def lacking(self, charges: Charges) -> list[tuple[str, str]]:
-        """The (scope, unit) that could not take these charges now. Nothing is charged."""
+        """The (scope, unit) that could not take these charges now. Nothing is charged, and nothing of it left behind."""
+        if charges and charges[0][0].startswith(OBSERVED):
+            return []
         taken, shortfalls = self.take(charges)
         if not shortfalls:
             self.give(charges, taken)

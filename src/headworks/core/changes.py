@@ -265,19 +265,17 @@ class Changes:
         for pool in desk.pools.values():
             discipline, waiting = desk.disciplines[pool.name], pool.queue.lives()
             for life in waiting:
-                if not life.lane.session_scope:  # a session was decided about with its opening
-                    life.lane = desk.lane(life.request.key.tenant, life.request.service_class, pool.name)
+                self._refusing.stand_anew(life, now_s)
             pool.queue.weigh_anew()
             for life in waiting:
+                if life.lane.tenant.policy.frozen:  # whatever the mode
+                    self._refusing.unqueue(life)
+                    self._refusing.frozen(life, now_s)
+                    continue
                 if life.lane.session_scope:
-                    if life.lane.tenant.policy.frozen:
-                        self._refusing.unqueue(life)
-                        self._refusing.frozen(life, now_s)
                     continue
                 life.rows = desk.decider.judge(life, now_s)
                 if life.lane.observes:
-                    life.start_by_s = INFINITE_S
-                    desk.set_timer(life, INFINITE_S)
                     continue
                 refusal = desk.decider.refusal(life, discipline, now_s)
                 if refusal in NO_LONGER:

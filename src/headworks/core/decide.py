@@ -78,8 +78,8 @@ class Decider:
         forecast = forecast_of(work, lane, read_at, discipline, now_s)
         life = Life(request, number, lane, work, forecast)
         life.replica, life.told_s = replica, now_s
-        if discipline.drops_late:
-            life.start_by_s = start_by_s(request, lane.service_class, forecast.prefill_s)
+        if discipline.drops_late and not lane.observes:
+            life.start_by_s = start_by_s(life, forecast.prefill_s)
         else:
             life.start_by_s = INFINITE_S
         inside = lane.reserve is not None and lane.is_inside(work)

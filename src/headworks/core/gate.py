@@ -123,7 +123,6 @@ class Gate:
         if refusal:
             life.decision = self._desk.decider.decision(life, "refuse", refusal, now_s)
             self._desk.record(life.decision)
-        life.start_by_s = INFINITE_S
         life.replica = life.lane.pool.least_used(now_s)
         self._reserve(life, now_s)
 
@@ -194,7 +193,7 @@ class Gate:
         if lane.metered:
             charges = (*charges, *self._boot.quota_charges(life, now_s))
         queue = lane.pool.queue
-        if queue.asks.is_short:
+        if queue.asks.is_short and lane.session is None:  # a call takes nobody's turn
             queue.asks.asked(lane.turn, now_s)
         behind = queue.serve(life, now_s) if queue.requests and lane.share is not None else queue
         if life.work.prefill_tokens >= replica.reading.from_tokens:
@@ -257,7 +256,9 @@ class Gate:
         pool = life.lane.pool
         if answer.outcome in ("granted", "recorded"):
             self._granted(life, pool, now_s)
-        elif answer.outcome == "never":
+            return
+        is_final = True
+        if answer.outcome == "never":
             self._refusing.drop_run(life)
             self._refusing.never(life, answer.shortfalls, now_s)
         elif answer.outcome == "opened" or (answer.outcome == "dead" and life.lane.opens is not None):
@@ -270,7 +271,10 @@ class Gate:
             self._refusing.unask(life, "gone", "failed", now_s)
             self._tries.again(life, now_s)
         else:
+            is_final = False
             self._not_now(life, pool, answer, now_s)
+        if is_final and life.lane.session is None and pool.queue.asks.settled(life.lane.turn):
+            self._pump(pool, now_s)
 
     def _granted(self, life: Life, pool: Pool, now_s: float) -> None:
         desk = self._desk
@@ -282,7 +286,11 @@ class Gate:
         decision = desk.decider.decision(life, "admit", "", now_s)
         desk.record(decision)
         self._course.granted(life, decision, self._boot.open_until_s, now_s)
-        if (life.turn_tokens or pool.queue.asks.is_short) and pool.queue.go_on(life.lane.turn, now_s):
+        if (
+            life.lane.session is None
+            and (life.turn_tokens or pool.queue.asks.is_short)
+            and pool.queue.go_on(life.lane.turn, now_s)
+        ):
             self._pump(pool, now_s)
 
     def _not_now(self, life: Life, pool: Pool, answer: Answer, now_s: float) -> None:

@@ -109,6 +109,9 @@ class Growth:
             for (scope, unit, held), (_, _, amount) in zip(before, after, strict=True)
             if amount > held and not (spare and scope == lane.tenant_scope)
         )
+        observed = self._desk.lane(lane.tenant_policy.name, lane.class_name, lane.pool.name).observed_scope
+        if observed and lane.session is None and observed != lane.observed_scope:  # since it was sent
+            charges = (Charge(observed, "tokens", grown.tokens - work.tokens), *charges)
         if life.quota is not None:
             more = life.quota.more(grown, life.request.model)
             charges += tuple(Charge(*charge) for charge in more if charge[2] > 0)

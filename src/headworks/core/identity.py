@@ -73,7 +73,7 @@ class Identity:
             return False
         life = Life(request, 0, lane, NOTHING, BY_KEY)
         life.told_s = now_s
-        life.start_by_s = max(start_by_s(request, lane.service_class, 0.0), now_s + desk.policy.ask_late_s)
+        life.start_by_s = max(start_by_s(life, 0.0), now_s + desk.policy.ask_late_s)
         desk.lives[request.id] = life
         self.claim(life, now_s)
         return True

@@ -193,7 +193,7 @@ class Lane:
             (replica_scope, "requests", sequences),
         )
         if self.observed_scope:
-            plain = ((self.observed_scope, "tokens", kv_tokens), *plain)
+            plain = ((self.observed_scope, "tokens", tokens), *plain)
         if self.reserves is None or (self.reserve is None and not self.borrows):
             return plain
         stands_on = self.reserves.lent_scope if self.reserve is None else self.reserve.scope

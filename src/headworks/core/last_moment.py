@@ -12,23 +12,21 @@ from __future__ import annotations
 
 from headworks.core.forecast import prefill_of
 from headworks.core.life import Life
-from headworks.core.policy import ClassPolicy
 from headworks.core.replica import Replica
-from headworks.core.types import Request
 from headworks.core.unread import to_read_tokens
 
 LATER_S = 0.01
 """A last moment that is moved by less is not."""
 
 
-def start_by_s(request: Request, service_class: ClassPolicy, prefill_s: float) -> float:
+def start_by_s(life: Life, prefill_s: float) -> float:
     """The last instant at which starting still helps (B6): min(TTFT promise − t_prefill, wait limit, the client's own)."""
-    wait_s = service_class.wait_s_max
-    promise_s = service_class.ttft_slo_s
+    lane = life.lane
+    wait_s, promise_s = lane.wait_s_max, lane.ttft_slo_s
     if promise_s is not None and promise_s - prefill_s < wait_s:
         wait_s = promise_s - prefill_s
-    by_s = request.arrived_s + wait_s if wait_s > 0.0 else request.arrived_s
-    client_s = request.start_by_s - prefill_s
+    by_s = life.waits_from_s + wait_s if wait_s > 0.0 else life.waits_from_s
+    client_s = life.request.start_by_s - prefill_s
     return client_s if client_s < by_s else by_s
 
 
@@ -43,7 +41,7 @@ def before_sending(life: Life, replica: Replica, now_s: float) -> bool:
     yet, so it waits for that. To look at the one and then at the other, in turn, would never come to an end."""
     if not is_looked_at(life):
         return True
-    life.start_by_s = start_by_s(life.request, life.lane.service_class, prefill_of(life.work, life.lane, replica, now_s))
+    life.start_by_s = start_by_s(life, prefill_of(life.work, life.lane, replica, now_s))
     if now_s <= life.start_by_s:
         return True
     replica.prefill.refused(to_read_tokens(life.work, life.lane), now_s)  # it had room: that is to be tried, not only believed
@@ -56,7 +54,7 @@ def before_telling(life: Life, now_s: float) -> bool:
         return False
     pool = life.lane.pool
     replica = pool.single or pool.reads_least()
-    by_s = start_by_s(life.request, life.lane.service_class, prefill_of(life.work, life.lane, replica, now_s))
+    by_s = start_by_s(life, prefill_of(life.work, life.lane, replica, now_s))
     if by_s <= now_s + LATER_S:
         return False
     life.start_by_s = by_s

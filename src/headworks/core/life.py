@@ -101,8 +101,8 @@ class Life:
         "growth_refused", "growths", "growths_refused", "is_held", "lacks", "lane", "leaving_s", "marks", "number",
         "opening_tokens", "output_tokens", "preempts", "quota", "reading_tokens", "reads", "replica", "reported", "request",
         "retry_kind", "rows", "sent_s", "sharers", "shortfall", "spare_tokens", "start_by_s", "state", "subscribers", "timed_s",
-        "timer_number", "timer_s", "told_s", "turn_share", "turn_tokens", "unread_until_s", "usage", "variant", "was_held",
-        "work",
+        "timer_number", "timer_s", "told_s", "turn_share", "turn_tokens", "unread_until_s", "usage", "variant", "waits_from_s",
+        "was_held", "work",
     )
     # fmt: on
 
@@ -204,6 +204,8 @@ class Life:
         """Arrivals that wait for this answer. Only the last to leave is a client gone."""
         self.state = QUEUED
         self.start_by_s = request.start_by_s
+        self.waits_from_s = request.arrived_s
+        """From when on the limit of its class counts."""
         self.execution = NOWHERE
         self.decided: Work | None = None
         self.variant = self.replica = self.decision = self.ask = self.sharers = self.growing = self.shortfall = self.quota = (

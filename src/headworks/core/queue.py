@@ -73,12 +73,11 @@ class WaitingLine:
         insort(self._order, (place_s, life.number))
 
     def order(self, by_deadline: bool) -> None:
-        """By deadline, or by arrival: another discipline may have it otherwise, and then all stand anew."""
-        if by_deadline != self._by_deadline:
-            self._by_deadline = by_deadline
-            self._order.clear()
-            for life in self._lives.values():
-                self._place(life)
+        """By deadline, or by arrival: another policy may have it otherwise, or other deadlines, so all stand anew."""
+        self._by_deadline = by_deadline
+        self._order.clear()
+        for life in self._lives.values():
+            self._place(life)
 
     def remove(self, life: Life) -> None:
         del self._lives[life.number]

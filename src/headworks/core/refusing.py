@@ -6,6 +6,7 @@ verdicts that decided.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
 
 from headworks.core.book_sessions import CALLS
@@ -16,7 +17,7 @@ from headworks.core.desk import Desk
 from headworks.core.effects import Reply
 from headworks.core.floors import RESERVED
 from headworks.core.forecast import saw_nothing
-from headworks.core.last_moment import before_telling
+from headworks.core.last_moment import before_telling, start_by_s
 from headworks.core.life import ASKED, CLAIMING, QUEUED, Life
 from headworks.core.metering import WHILE_FROZEN
 from headworks.core.policy import INFINITE_S
@@ -41,7 +42,7 @@ FOR_WANT_OF = frozenset({"pool", "engine"})
 USED_UP = frozenset({FROZEN, GONE, RATE})
 """What the next request of the same client will most likely be refused for, whatever it asks."""
 SHUT_MAX = 10_000
-"""Clients that are looked at before they are read; those beyond are read."""
+"""Clients that are looked at before they are read; of more, those that were refused longest ago are read."""
 LATE_S = 1e-9
 """Its time ran out to the instant: by this much it is past its limit, so that the comparison in the record holds."""
 
@@ -63,8 +64,8 @@ class Refusing:
     def __init__(self, desk: Desk, course: Course) -> None:
         self._desk = desk
         self._course = course
-        self.shut: dict[str, None] = {}
-        """Clients one of whose requests was refused for what they have used up (`core/turning_away.py`)."""
+        self.shut: OrderedDict[str, None] = OrderedDict()
+        """Clients one of whose requests was refused for what they have used up (`core/turning_away.py`), the last one last."""
 
     def turn_away(self, life: Life, reason: str, now_s: float, outcome: str = "refused", usage: Usage | None = None) -> None:
         """Refuse something of which nothing is charged."""
@@ -110,8 +111,11 @@ class Refusing:
         life.end_reason = reason
         if REASONS[reason].scope in FOR_WANT_OF:
             self._denied(life, now_s)
-        elif reason in USED_UP and len(self.shut) < SHUT_MAX:
+        elif reason in USED_UP:
             self.shut[life.request.client] = None
+            self.shut.move_to_end(life.request.client)
+            if len(self.shut) > SHUT_MAX:
+                self.shut.popitem(last=False)
         decision = desk.decider.decision(life, "refuse", reason, now_s)
         desk.record(decision)
         self._course.report(life, now_s, outcome)
@@ -183,7 +187,25 @@ class Refusing:
         if life.lane.tenant.policy.frozen:
             self.frozen(life, now_s)
             return
+        self.stand_anew(life, now_s)
         life.lane.pool.queue.add(life)
+        self._desk.set_timer(life, life.start_by_s)
+
+    def stand_anew(self, life: Life, now_s: float) -> None:
+        """It waits by today's policy, whichever it came under. Who was observed may wait from now on as long as its class."""
+        request, before = life.request, life.lane
+        lane, was_observed = self._desk.lane(request.key.tenant, request.service_class, before.pool.name), before.observes
+        if before.session_scope:  # decided about with its opening, and that keeps its own
+            before.observes = was_observed and lane.observes
+        elif lane is not before:
+            life.lane = lane
+        if life.lane.observes:
+            life.start_by_s = INFINITE_S
+        elif was_observed and self._desk.disciplines[lane.pool.name].drops_late:
+            life.waits_from_s = now_s
+            life.start_by_s = start_by_s(life, life.forecast.prefill_s)
+        else:
+            return
         self._desk.set_timer(life, life.start_by_s)
 
     def frozen(self, life: Life, now_s: float) -> None:

@@ -106,6 +106,7 @@ class SecondTries:
         """A new attempt, with everybody who waits for it."""
         heir = Life(life.request, life.number, life.lane, life.work, life.forecast)
         heir.rows, heir.start_by_s, heir.blocked_by = life.rows, life.start_by_s, life.end_reason
+        heir.waits_from_s = life.waits_from_s
         heir.subscribers, life.subscribers = life.subscribers, []
         heir.sharers, life.sharers = life.sharers, None
         heir.drawn, life.drawn, heir.retry_kind = life.drawn, (), life.retry_kind

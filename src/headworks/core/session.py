@@ -180,7 +180,6 @@ class Sessions:
         if life.lane.metered:
             metering.let_in(life, now_s)
         if observes:
-            life.start_by_s = INFINITE_S
             life.replica = life.lane.pool.least_used(now_s)
         if (free or observes) and now_s < self._boot.open_until_s:
             self._reserve(life, now_s)

@@ -57,26 +57,34 @@ class ByHand:
         async with self._replicas.changing:
             self._replicas.tell(verb, name)
             await self._take()
+            self._note(verb, name, actor, reason)
         await self._declare(actor, verb, name, reason)
         return self.replicas_shown().get(name, {"state": "forgotten"})
 
     async def order(self, verb: str, subject: str, reason: str, actor: str) -> dict[str, Any]:
         """A tenant is frozen or thawed, this gateway observes or enforces. Raises `Unordered`."""
         async with self._replicas.changing:
+            taken_back = False
             if verb in TENANT_VERBS:
                 self._orders.tenant(verb, subject, actor, reason, self._policy())
             else:
-                self._orders.mode(verb, actor, reason, self._replicas.configured)
+                taken_back = self._orders.mode(verb, actor, reason, self._replicas.configured)
             await asyncio.to_thread(self._orders.keep)
             await self._take()
+            self._note(verb, subject, actor, reason, taken_back)
         await self._declare(actor, verb, subject, reason)
         return self.orders_shown()
+
+    def _note(self, verb: str, subject: str, actor: str, reason: str, taken_back: bool = False) -> None:
+        """While nothing else is ordered or heard: what comes after it is compared with it."""
+        if self._shared is not None:
+            self._shared.note(verb, subject, actor, reason, taken_back)
 
     async def _declare(self, actor: str, verb: str, subject: str, reason: str) -> None:
         """Write it down, and tell the other gateways of a shared ledger."""
         self._orders.declare(actor, verb, subject, reason, "done")
         if self._shared is not None:
-            await self._shared.tell(verb, subject, actor, reason)
+            await self._shared.look()
 
     async def delete_from_log(self, tenant: str, reason: str, actor: str) -> Deleted | None:
         """Take a tenant out of the decision log. None: none is kept."""

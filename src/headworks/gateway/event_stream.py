@@ -109,9 +109,9 @@ class EventStream:
         """The stream is over: an event that lacks only its empty line counts."""
         rest = bytes(self._carry).rstrip(b"\r\n")
         self._carry.clear()
-        if not rest or self.error is not None or not self._look(rest):
+        if not rest or self.error is not None:
             return b""
-        return rest + self._boundary
+        return self._sift(rest + self._boundary, self._boundary)
 
     @property
     def complete(self) -> bool:

@@ -82,7 +82,7 @@ def opened(settings: Settings, behind: Behind, boot: str, outbox: Outbox) -> Grp
     services: dict[str, Service] = {
         picker.NAME: picks,
         limits.NAME: limits.Limits(runner, proxy, behind.key_watch.keys, behind.models, boot, clock.now_s, clock.utc_s),
-        scaler.NAME: scaler.Scaler(lambda: behind.snapshot()["pools"]),
+        scaler.NAME: scaler.Scaler(lambda: behind.snapshot()["pools"], clock.now_s),
     }
     port = Port(settings.grpc, settings.tls, services, behind.obstacles, is_shared=settings.workers > 1)
     return GrpcPort(port, picks.server)

@@ -122,15 +122,19 @@ class Orders:
         else:
             frozen[name] = self._order(declared_by, reason)
 
-    def mode(self, verb: str, declared_by: str, reason: str, configured: Policy) -> None:
-        """Observe or enforce from now on; what the configuration says anyway needs no order. Raises `Unordered`."""
+    def mode(self, verb: str, declared_by: str, reason: str, configured: Policy) -> bool:
+        """Observe or enforce from now on. Raises `Unordered`.
+
+        True: that is what the configuration says, so what was ordered is taken back, and nothing stands in its place.
+        """
         is_configured = configured.observe == (verb == OBSERVE)
         if self._kept.mode == verb or (is_configured and not self._kept.mode):
             raise Unordered(f"This gateway is told to {verb} already.")
         self._kept.mode = "" if is_configured else verb
         self._kept.mode_order = None if is_configured else self._order(declared_by, reason)
+        return is_configured
 
-    def heard(self, word: Word, configured: Policy) -> None:
+    def heard(self, word: Word) -> None:
         """Another gateway of this ledger was told."""
         order = Order(word.actor, word.utc, word.reason)
         if word.verb == FREEZE:
@@ -138,9 +142,8 @@ class Orders:
         elif word.verb == THAW:
             self._kept.frozen.pop(word.subject, None)
         else:
-            is_configured = configured.observe == (word.verb == OBSERVE)
-            self._kept.mode = "" if is_configured else word.verb
-            self._kept.mode_order = None if is_configured else order
+            self._kept.mode = "" if word.taken_back else word.verb
+            self._kept.mode_order = None if word.taken_back else order
 
     def declare(self, actor: str, verb: str, subject: str, reason: str, outcome: str) -> None:
         """Write down what an operator did, and what came of it."""

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 
 from headworks.gateway.clock import UtcStamp
 from headworks.gateway.orders import MODE_VERBS, TENANT_VERBS, Orders
+from headworks.gateway.replicas import VERBS as REPLICA_VERBS
 from headworks.gateway.replicas import Replicas
 from headworks.ledgers.errors import LedgerError
 from headworks.ledgers.valkey_orders import ValkeyOrders, Word
@@ -43,6 +44,8 @@ class SharedOrders:
         self.known: dict[str, Word] = {}
         """The last word about each subject; as many as the store keeps, and what was ordered here."""
         self._untold: dict[str, Word] = {}
+        self._unheard: dict[str, Word] = {}
+        """Known, and not taken in yet."""
         self._failed = ""
         self._task: asyncio.Task[None] | None = None
 
@@ -58,41 +61,50 @@ class SharedOrders:
         if self._task is not None:
             self._task.cancel()
 
-    async def tell(self, verb: str, subject: str, actor: str, reason: str) -> None:
-        """This gateway does it already; now all others."""
+    def note(self, verb: str, subject: str, actor: str, reason: str, taken_back: bool) -> None:
+        """This gateway does it already, and whoever says so holds `Replicas.changing`; the next `look` tells all others."""
         about, at_s = _about(verb, subject), self._wall_s()
         before = self.known.get(about)
         at_ms = max(round(at_s * 1000), 0 if before is None else before.at_ms + 1)
-        word = Word(verb, subject, actor, reason, UtcStamp().text(at_s), at_ms)
-        self.known[about] = self._untold[about] = word
-        await self.look()
+        self.known[about] = self._untold[about] = Word(
+            verb, subject, actor, reason, UtcStamp().text(at_s), at_ms, taken_back=taken_back
+        )
 
     async def look(self) -> bool:
-        """Tell what the store does not know, and take in what we do not. False: it does not answer."""
+        """Tell what the store does not know, and take in what we do not. False: tried again."""
         try:
-            found = await self._store.tell(self._untold)
-        except LedgerError as error:
-            if str(error) != self._failed:
-                self._failed = str(error)
-                log.error("what operators order elsewhere is not heard: %s", error)
+            await self._exchange()
+        except Exception as fault:  # whatever it is: who listens no more would not know of it
+            if repr(fault) != self._failed:
+                self._failed = repr(fault)
+                is_ours = not isinstance(fault, LedgerError)
+                log.error("what operators order elsewhere is not followed, and tried again: %s", fault, exc_info=is_ours)
             return False
         self._failed = ""
-        news = {about: word for about, word in found.items() if _later(word, self.known.get(about))}
-        self.known |= news
-        self._untold = {about: word for about, word in self.known.items() if _later(word, found.get(about))}
-        if news:
-            await self._hear(news)
         return True
 
-    async def _hear(self, news: dict[str, Word]) -> None:
+    async def _exchange(self) -> None:
+        found = await self._store.tell(self._untold)
+        news = {about: word for about, word in found.items() if _counts(word, self.known.get(about))}
+        self.known |= news
+        self._unheard |= news
+        self._untold = {about: word for about, word in self.known.items() if _counts(word, found.get(about))}
+        if self._unheard:
+            await self._hear()
+
+    async def _hear(self) -> None:
+        """Take in what is news still: while this waits, something else may be ordered here, and that came after it."""
         async with self._replicas.changing:
-            for word in news.values():
+            news = dict(self._unheard)
+            heard = [word for about, word in news.items() if self.known.get(about) is word]
+            for word in heard:
                 if word.verb in TENANT_VERBS or word.verb in MODE_VERBS:
-                    self._orders.heard(word, self._replicas.configured)
-                else:
+                    self._orders.heard(word)
+                elif word.verb in REPLICA_VERBS:
                     self._replicas.heard(word.verb, word.subject)
             await self._take()
-        for word in news.values():
+            self._unheard = {about: word for about, word in self._unheard.items() if news.get(about) is not word}
+        for word in heard:
             self._orders.declare(word.actor, word.verb, word.subject, word.reason, f"heard, ordered {word.utc}")
 
     async def _keep_looking(self) -> None:
@@ -107,5 +119,5 @@ def _about(verb: str, subject: str) -> str:
     return f"{'tenant' if verb in TENANT_VERBS else 'replica'} {subject}"
 
 
-def _later(word: Word, other: Word | None) -> bool:
-    return other is None or word.at_ms > other.at_ms
+def _counts(word: Word, other: Word | None) -> bool:
+    return other is None or word.place() > other.place()

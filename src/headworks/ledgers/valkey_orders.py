@@ -1,12 +1,14 @@
 """What operators have ordered, in a shared ledger's store, for every gateway of its domain (F13, D4).
 
 Each subject (a tenant, a replica, the mode) has one word there, the last; what takes another back is a word as well. Of two the
-later one counts, wherever they meet: the store takes no older one, nor does a gateway. So it does not matter in which order
-they come or how often, and gateways that know what a store has forgotten tell it again (docs/decisions/0058).
+later one counts, wherever they meet, and of two of one instant the one whose text has the larger digest: the store takes no
+lower one, nor does a gateway. So it does not matter in which order they come or how often, and gateways that know what a store
+has forgotten tell it again (docs/decisions/0058).
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Awaitable, Callable, Mapping
 
 import msgspec
@@ -15,11 +17,18 @@ from headworks.ledgers.errors import LedgerError
 
 WORDS_MAX = 4096
 """Subjects in a domain. Beyond, a word about another one is this gateway's alone."""
+TIE_DIGITS = 12
+"""Of a digest, in hexadecimal: as many as a number of Lua's holds exactly."""
 _TELL = """#!lua
+local function tie(word)
+  return tonumber(string.sub(redis.sha1hex(word), 1, 12), 16)
+end
 for at = 2, #ARGV, 3 do
   local stood = redis.call("HGET", KEYS[1], ARGV[at])
-  local since_ms = stood and tonumber(string.match(stood, "^%d+")) or -1
-  if since_ms < tonumber(ARGV[at + 1]) and (stood or redis.call("HLEN", KEYS[1]) < tonumber(ARGV[1])) then
+  local since, word = string.match(stood or "-1 ", "^(%S+) (.*)$")
+  local since_ms, at_ms = tonumber(since), tonumber(ARGV[at + 1])
+  local counts = since_ms < at_ms or (since_ms == at_ms and tie(word) < tie(ARGV[at + 2]))
+  if counts and (stood or redis.call("HLEN", KEYS[1]) < tonumber(ARGV[1])) then
     redis.call("HSET", KEYS[1], ARGV[at], ARGV[at + 1] .. " " .. ARGV[at + 2])
   end
 end
@@ -27,7 +36,7 @@ return redis.call("HGETALL", KEYS[1])"""
 """Without `no-writes`: a replica, which may be behind, does not answer."""
 
 
-class Word(msgspec.Struct, frozen=True):
+class Word(msgspec.Struct, frozen=True, omit_defaults=True):
     """One order: what, of what, by whom, why and when."""
 
     verb: str
@@ -37,6 +46,13 @@ class Word(msgspec.Struct, frozen=True):
     utc: str
     at_ms: int
     """Unix time; never before that of the word it follows."""
+    taken_back: bool = False
+    """Of the mode: what was ordered before it holds no more, and nothing in its place but the configuration."""
+
+    def place(self) -> tuple[int, int]:
+        """Of two words about one subject the one with the larger counts, for everybody."""
+        digest = hashlib.sha1(msgspec.json.encode(self), usedforsecurity=False).hexdigest()
+        return self.at_ms, int(digest[:TIE_DIGITS], 16)
 
 
 class ValkeyOrders:

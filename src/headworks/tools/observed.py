@@ -6,6 +6,7 @@ plan`, under which refusals change what comes after them; its control says wheth
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import takewhile
@@ -25,6 +26,9 @@ ANONYMOUS = "anonymous"
 """The tenant of a gateway without tenants: limits of its own cannot be written down for it."""
 INDENT = "  "
 COMMENT_AT = 44
+IN_SECTIONS = (".rate.tokens_per_s", ".rate.requests_per_s", ".quota.tokens")
+PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
+NOT_NAMES = frozenset({"true", "false", "yes", "no", "on", "off", "y", "n", "null"})
 Values = dict[str, Any]
 
 
@@ -106,15 +110,26 @@ def as_yaml(made: Proposals) -> str:
     lines: list[str] = []
     above: list[str] = []
     for one in made.found:
-        *path, name = one.key.split(".")
+        *path, name = _place(one.key)
         shared = len(list(takewhile(lambda pair: pair[0] == pair[1], zip(path, above, strict=False))))
-        lines += [f"{INDENT * depth}{path[depth]}:" for depth in range(shared, len(path))]
+        lines += [f"{INDENT * depth}{_scalar(path[depth])}:" for depth in range(shared, len(path))]
         above, indent = path, INDENT * len(path)
         if path[-1] == "quota":
             lines.append(f"{indent}period: day")
         value = f"{one.value:.2f}".rstrip("0").rstrip(".")
         lines.append(f"{f'{indent}{name}: {value}':<{COMMENT_AT}}  # {source(one)}")
     return "".join(f"{line}\n" for line in lines)
+
+
+def _place(key: str) -> list[str]:
+    """Where it stands. The name of a tenant or a pool may have points in it, that of a limit has none but these."""
+    kind, _, rest = key.partition(".")
+    return [kind, *rest.rsplit(".", 2 if rest.endswith(IN_SECTIONS) else 1)]
+
+
+def _scalar(name: str) -> str:
+    """As a key of YAML. A name that reads as a number, a date, a truth or nothing would be one."""
+    return name if PLAIN.fullmatch(name) and name.lower() not in NOT_NAMES else f'"{name}"'
 
 
 def source(one: Proposal) -> str:

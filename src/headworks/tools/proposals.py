@@ -241,9 +241,12 @@ def _rate(
 
 
 def _up(value: float) -> float:
-    """As it is written down: in whole numbers from a hundred on, else to a hundredth, and not less but for the last halving."""
+    """As it is written down: in whole numbers from a hundred on, else to a hundredth, and not less but for the last halving.
+
+    And never nothing at all: whoever asked once in a while is to be let in once in a while.
+    """
     step = 1.0 if value >= 100 else 0.01
-    return round(ceil(value / step - SLACK) * step, 2)
+    return max(step, round(ceil(value / step - SLACK) * step, 2))
 
 
 def _refused(own: Sequence[Moment], per_s: float, measure: Callable[[Ended], tuple[int, int]]) -> list[bool]:
@@ -284,7 +287,9 @@ def _quota(key: str, own: Sequence[Moment], lives: Sequence[Life], refused_ratio
         return Unproposed(key, "nothing of it came in a whole day of the log")
     busiest = max(days, key=lambda day: days[day][-1])
     sums = days[busiest]
-    value = quantile(sums, 1.0 - refused_ratio) or 0
+    if not sums[-1]:
+        return Unproposed(key, "what came in a whole day of the log used nothing")
+    value = max(1, quantile(sums, 1.0 - refused_ratio) or 0)
     return _proposal(key, value, "tokens a day", sums[-1], by_day[busiest], [total > value for total in sums])
 
 

@@ -16,6 +16,9 @@ HEAD_CHARS = (1_024, 65_536, 524_288)
 """Base64 characters that are looked at, one step after the other: a JPEG may begin with a profile and a picture of itself. All
 from the beginning and strictly, as a character that a decoder skips would move what comes after it."""
 
+STEPS_MAX = 4_096
+"""Segments, or blocks of an extension, that are gone through: what is made of more is there to keep us busy."""
+
 Size = tuple[int, int]
 PNG = b"\x89PNG\r\n\x1a\n"
 JPEG_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
@@ -60,12 +63,14 @@ def _png(head: bytes) -> Size | None:
 def _gif(head: bytes) -> Size | None:
     """Its screen, or more where its first image is larger: decoders make room for that."""
     width, height, flags = struct.unpack_from("<HHB", head, 6)
-    at = 13 + (3 << ((flags & 7) + 1) if flags & 0x80 else 0)
+    at, steps = 13 + (3 << ((flags & 7) + 1) if flags & 0x80 else 0), 0
     while head[at] == GIF_EXTENSION:
         at += 2
-        while head[at]:
-            at += 1 + head[at]
-        at += 1
+        while head[at] and steps < STEPS_MAX:
+            at, steps = at + 1 + head[at], steps + 1
+        at, steps = at + 1, steps + 1
+        if steps > STEPS_MAX:
+            return None
     if head[at] != GIF_IMAGE:
         return None
     left, top, image_width, image_height = struct.unpack_from("<HHHH", head, at + 1)
@@ -91,7 +96,9 @@ def _webp(head: bytes) -> Size | None:
 def _jpeg(head: bytes) -> Size | None:
     """Past its tables and applications' segments, in which there may be whole other pictures, to the frame."""
     at = 2
-    while head[at] == 0xFF:
+    for _ in range(STEPS_MAX):
+        if head[at] != 0xFF:
+            return None
         marker = head[at + 1]
         if marker in JPEG_FRAMES:
             height, width = struct.unpack_from(">HH", head, at + 5)

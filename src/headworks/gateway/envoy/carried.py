@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from headworks.engines.base import Listener
 from headworks.gateway.envoy.heads import Fields, engines
+from headworks.gateway.relay import NOT_IMPLEMENTED
 
 LOCAL_STATUS = 502
 """What an answer counts as that Envoy gave by itself, where its own status would speak of the request."""
@@ -35,7 +36,7 @@ class Carried:
 
     def head(self, fields: Fields, is_whole: bool) -> None:
         status, kept, by_engine = engines(fields)
-        if not by_engine and status < 500:
+        if not by_engine and (status < 500 or status == NOT_IMPLEMENTED):
             status = LOCAL_STATUS
         self.fields, self.can_stream = fields, not is_whole
         if not self._is_over:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -20,6 +21,8 @@ from headworks.gateway.http.exchange import Exchange
 from headworks.gateway.http.server import Handler, Server
 
 NAME = "envoy.service.ext_proc.v3.ExternalProcessor"
+AHEAD_MAX = 16
+"""Messages that are read while they have to wait: behind them may stand that the stream has ended, and the client gone."""
 
 
 class Picker:
@@ -44,19 +47,29 @@ class Picker:
     async def _process(self, _: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
         said = Said()
         visit = Visit(self.server, said, self._clock_s)
+        ahead: deque[Any] = deque()
+        said.released = lambda: asyncio.get_running_loop().call_soon(self._take_all, visit, said, ahead)
         saying = asyncio.create_task(said.say_all(context))
         try:
             while True:
                 request = await context.read()
                 if request is grpc.aio.EOF:
                     break
-                self._take(visit, said, request)
-                await said.may_read()
+                ahead.append(request)
+                self._take_all(visit, said, ahead)
+                if len(ahead) >= AHEAD_MAX:
+                    await said.may_read()
         finally:
+            ahead.clear()
             visit.gone()
             saying.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await saying
+
+    def _take_all(self, visit: Visit, said: Said, ahead: deque[Any]) -> None:
+        """As far as nothing has it wait."""
+        while ahead and not said.is_held:
+            self._take(visit, said, ahead.popleft())
 
     def _take(self, visit: Visit, said: Said, request: Any) -> None:
         self._shown = visit

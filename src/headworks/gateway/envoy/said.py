@@ -36,6 +36,8 @@ class Said:
         self._may_read.set()
         self._failure = ""
         self._is_slow = False
+        self.released: Callable[[], object] = _never
+        """Is told when what the other side says need wait no more."""
         self.slowed: Callable[[bool], None] = _nobody
         """Is told when too much waits, and when it does not any more."""
 
@@ -67,11 +69,20 @@ class Said:
 
     def part(self) -> None:
         """Nobody writes here any more. They point at each other: parted, both go without the garbage collector."""
-        self.slowed = _nobody
+        self.slowed, self.released = _nobody, _never
 
     def hold(self, held: bool) -> None:
         """Whether what the other side says next is to wait."""
-        (self._may_read.clear if held else self._may_read.set)()
+        if held:
+            self._may_read.clear()
+        elif not self._may_read.is_set():
+            self._may_read.set()
+            self.released()
+
+    @property
+    def is_held(self) -> bool:
+        """Somebody does."""
+        return not self._may_read.is_set()
 
     async def may_read(self) -> None:
         """Until nobody holds it."""
@@ -103,3 +114,7 @@ class Said:
 
 def _nobody(paused: bool) -> None:
     """Until somebody writes here."""
+
+
+def _never() -> None:
+    """Until somebody waits here."""

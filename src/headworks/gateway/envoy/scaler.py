@@ -24,6 +24,10 @@ from headworks.gateway.envoy.protos import made
 NAME = "externalscaler.ExternalScaler"
 LOOK_S = 0.25
 """How often an open stream looks whether the pool has become active, or has come to rest."""
+FRESH_S = 0.05
+"""One look serves all that ask within so long: what it costs does not grow with how often anybody asks."""
+STREAMS_MAX = 64
+"""Open at once; KEDA has one for each ScaledObject."""
 TARGET_RATIO = 0.8
 """Of what a replica holds: above it more are wanted."""
 POOL, TARGET, ACTIVE = "pool", "targetTokens", "activeTokens"
@@ -48,10 +52,14 @@ Context = Any
 
 
 class Scaler:
-    """Answers KEDA's questions. `pools`: what is shown of each (`core/snapshot.py`)."""
+    """Answers KEDA's questions. `look`: what is shown of each pool (`core/snapshot.py`)."""
 
-    def __init__(self, pools: Callable[[], Mapping[str, dict[str, Any]]]) -> None:
-        self._pools = pools
+    def __init__(self, look: Callable[[], Mapping[str, dict[str, Any]]], clock_s: Callable[[], float]) -> None:
+        self._look = look
+        self._clock_s = clock_s
+        self._looked_s = -math.inf
+        self._seen: Mapping[str, dict[str, Any]] = {}
+        self._streams = 0
 
     def handlers(self) -> grpc.GenericRpcHandler:
         """For the gRPC server."""
@@ -79,13 +87,19 @@ class Scaler:
 
     async def _push_active(self, scaled: Any, context: Context) -> AsyncIterator[Any]:
         """Once now, and whenever it changes."""
+        if self._streams >= STREAMS_MAX:
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{STREAMS_MAX} streams are open: ask IsActive instead")
+        self._streams += 1
         told: bool | None = None
-        while True:
-            active = await self._active(scaled, context)
-            if active is not told:
-                told = active
-                yield IsActiveResponse(result=active)
-            await asyncio.sleep(LOOK_S)
+        try:
+            while True:
+                active = await self._active(scaled, context, LOOK_S)
+                if active is not told:
+                    told = active
+                    yield IsActiveResponse(result=active)
+                await asyncio.sleep(LOOK_S)
+        finally:
+            self._streams -= 1
 
     async def _spec(self, scaled: Any, context: Context) -> Any:
         name, pool = await self._asked(scaled, context)
@@ -99,12 +113,19 @@ class Scaler:
         value = {"metricName": _metric(name), "metricValue": math.ceil(demanded), "metricValueFloat": demanded}
         return GetMetricsResponse(metricValues=[value])
 
-    async def _active(self, scaled: Any, context: Context) -> bool:
-        _, pool = await self._asked(scaled, context)
+    async def _active(self, scaled: Any, context: Context, fresh_s: float = FRESH_S) -> bool:
+        _, pool = await self._asked(scaled, context, fresh_s)
         return _demanded_tokens(pool) > await self._number(scaled, ACTIVE, 0.0, context)
 
-    async def _asked(self, scaled: Any, context: Context) -> tuple[str, dict[str, Any]]:
-        pools, named = self._pools(), _metadata(scaled).get(POOL)
+    def _pools(self, fresh_s: float) -> Mapping[str, dict[str, Any]]:
+        """As they are, or were so long ago."""
+        now_s = self._clock_s()
+        if now_s >= self._looked_s + fresh_s:
+            self._seen, self._looked_s = self._look(), now_s
+        return self._seen
+
+    async def _asked(self, scaled: Any, context: Context, fresh_s: float = FRESH_S) -> tuple[str, dict[str, Any]]:
+        pools, named = self._pools(fresh_s), _metadata(scaled).get(POOL)
         if named is None and len(pools) == 1:
             named = next(iter(pools))
         if named is None or named not in pools:

@@ -278,8 +278,11 @@ function counters.give(shape, amounts)
   end
 end
 
--- The charges that could not be taken now, as shortfalls. Nothing is charged.
+-- The charges that could not be taken now, as shortfalls. Nothing is charged, and nothing of it left behind.
 function counters.lacking(shape, amounts)
+  if shape.is_observed then
+    return NOTHING
+  end
   local shortfalls = counters.take(shape, amounts)
   if #shortfalls == 0 then
     counters.give(shape, amounts)
