@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 
 from headworks.gateway.clock import UtcStamp
 from headworks.gateway.orders import MODE_VERBS, TENANT_VERBS, Orders
-from headworks.gateway.replicas import Replicas
+from headworks.gateway.replicas import VERBS, Replicas
 from headworks.ledgers.errors import LedgerError
 from headworks.ledgers.valkey_orders import ValkeyOrders, Word
 
@@ -87,9 +87,8 @@ class SharedOrders:
     async def _hear(self, news: dict[str, Word]) -> None:
         async with self._replicas.changing:
             for word in news.values():
-                if word.verb in TENANT_VERBS or word.verb in MODE_VERBS:
-                    self._orders.heard(word, self._replicas.configured)
-                else:
+                self._orders.heard(word, self._replicas.configured)
+                if word.verb in VERBS:
                     self._replicas.heard(word.verb, word.subject)
             await self._take()
         for word in news.values():
