@@ -100,12 +100,9 @@ class Explanations:
         return sorted(told, key=lambda line: str(line["utc"]))[-RECORDS_MAX:], list(traces)[:TRACES_MAX]
 
     async def _found(self, names: Names, asking: Asking | None) -> list[Line]:
-        """By any of these names, here and elsewhere."""
-        here = asyncio.to_thread(self._here, names)
-        if asking is None:
-            return await here
-        mine, theirs = await asyncio.gather(here, asking.lines(names))
-        return _joined(mine, theirs)
+        """By any of these names, elsewhere and here: who writes into the same directory has then put it on the disk."""
+        theirs = [] if asking is None else await asking.lines(names)
+        return _joined(await asyncio.to_thread(self._here, names), theirs)
 
     def _here(self, names: Names) -> list[Line]:
         return [] if self._find is None else [line for name, tenant in names for line in self._find(name, tenant)]
