@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -117,16 +117,21 @@ class Walk:
         """`headworks serve …`, ready; ended as an operator ends it."""
         command = " ".join([command, *more])
         where = [f"--{name}={self.ports[name].removeprefix('http://')}" for name in ("listen", "admin")]
-        with tempfile.TemporaryFile("w+") as said:
+        said = self.directory / "said"
+
+        def is_ready() -> bool:
+            """And has said so: its last line may come a moment later."""
+            return get(self.ports["admin"] + "/readyz").status_code == 200 and "\nready " in said.read_text()
+
+        with said.open("w") as out:
             words = [*self.words(command), *where]
-            child = subprocess.Popen(words, cwd=self.directory, env=self.around(), stdout=said, stderr=said, text=True)
+            child = subprocess.Popen(words, cwd=self.directory, env=self.around(), stdout=out, stderr=out, text=True)
             try:
-                is_ready = until(lambda: get(self.ports["admin"] + "/readyz").status_code == 200, child)
-                said.seek(0)
-                self.shown(command, told := said.read())
-                if not is_ready:
+                came = until(is_ready, child)
+                self.shown(command, said.read_text())
+                if not came:
                     ended = "runs" if child.poll() is None else f"ended with {child.returncode}"
-                    raise Broken(f"{command} does not become ready: it {ended}, and said: {told[-1_000:]}")
+                    raise Broken(f"{command} does not become ready: it {ended}, and said: {said.read_text()[-1_000:]}")
                 yield
             finally:
                 child.terminate()
@@ -266,31 +271,40 @@ def enforced(walk: Walk) -> None:
     with walk.serving(serve):
         nobody = httpx.get(walk.ports["listen"] + "/v1/models", timeout=10, trust_env=False)
         walk.holds("without a key nobody gets in", nobody.status_code == 401)
-        with ThreadPoolExecutor(1) as beside:
+        with ThreadPoolExecutor(1) as beside, looking(walk) as picture:
             coming = beside.submit(crowd, walk.ports["listen"], key)
-            picture(walk)
+            picture()
             answers = coming.result()
         story(walk, refusal(walk, answers, "the plan said so"))
         walk.run(block(f"{HEADWORKS} ledger audit"), "--admin", walk.ports["admin"])
 
 
-def picture(walk: Walk) -> None:
-    """Of the dashboard, where there is a browser."""
-    found = next(filter(None, map(shutil.which, BROWSERS)), None)
+@contextmanager
+def looking(walk: Walk) -> Iterator[Callable[[], None]]:
+    """At the dashboard, where there is a browser; what is given takes a picture of it."""
     try:
         from playwright.sync_api import Error, sync_playwright
     except ImportError:
+        yield lambda: None
         return
-    try:
-        with sync_playwright() as playwright:
+    found = next(filter(None, map(shutil.which, BROWSERS)), None)
+    with sync_playwright() as playwright:
+        try:
             browser = playwright.chromium.launch(executable_path=os.environ.get("HEADWORKS_BROWSER") or found)
             page = browser.new_page(viewport={"width": 1280, "height": 900})
             page.goto(walk.ports["admin"] + "/dashboard")
-            page.wait_for_timeout(1_500)
+            page.wait_for_selector("body[data-state=live]")
+        except Error as error:
+            print(f"  no picture: {str(error).splitlines()[0]}", flush=True)
+            yield lambda: None
+            return
+
+        def picture() -> None:
+            page.wait_for_timeout(1_500)  # two or three looks at what comes meanwhile
             page.screenshot(path=str(walk.directory / PICTURE.name))
-            browser.close()
-    except Error as error:
-        print(f"  no picture: {str(error).splitlines()[0]}", flush=True)
+
+        yield picture
+        browser.close()
 
 
 @contextmanager
