@@ -19,10 +19,11 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
@@ -116,13 +117,21 @@ class Walk:
         """`headworks serve …`, ready; ended as an operator ends it."""
         command = " ".join([command, *more])
         where = [f"--{name}={self.ports[name].removeprefix('http://')}" for name in ("listen", "admin")]
-        with tempfile.TemporaryFile("w+") as said:
+        said = self.directory / "said"
+
+        def is_ready() -> bool:
+            """And has said so: its last line may come a moment later."""
+            return get(self.ports["admin"] + "/readyz").status_code == 200 and "\nready " in said.read_text()
+
+        with said.open("w") as out:
             words = [*self.words(command), *where]
-            child = subprocess.Popen(words, cwd=self.directory, env=self.around(), stdout=said, stderr=said, text=True)
+            child = subprocess.Popen(words, cwd=self.directory, env=self.around(), stdout=out, stderr=out, text=True)
             try:
-                until(lambda: get(self.ports["admin"] + "/readyz").status_code == 200, child)
-                said.seek(0)
-                self.shown(command, said.read())
+                came = until(is_ready, child)
+                self.shown(command, said.read_text())
+                if not came:
+                    ended = "runs" if child.poll() is None else f"ended with {child.returncode}"
+                    raise Broken(f"{command} does not become ready: it {ended}, and said: {said.read_text()[-1_000:]}")
                 yield
             finally:
                 child.terminate()
@@ -133,15 +142,15 @@ class Walk:
                     child.wait()
 
 
-def until(condition: Any, child: subprocess.Popen[str]) -> None:
+def until(condition: Any, child: subprocess.Popen[str]) -> bool:
+    """False: it ended before, or took too long."""
     end_s = time.monotonic() + WAIT_S
-    while True:
+    while child.poll() is None and time.monotonic() < end_s:
         with suppress(httpx.HTTPError):
             if condition():
-                return
-        if child.poll() is not None or time.monotonic() > end_s:
-            raise Broken("it does not become ready")
+                return True
         time.sleep(0.05)
+    return False
 
 
 def get(url: str) -> httpx.Response:
@@ -166,18 +175,27 @@ def inline(start: str) -> str:
 
 
 def crowd(url: str, key: str | None = None) -> list[httpx.Response]:
-    """Many at once, each with a long question of its own."""
-    headers = {"Authorization": f"Bearer {key}"} if key else {}
-    with httpx.Client(base_url=url, timeout=ANSWER_S_MAX, trust_env=False, headers=headers) as client:
-        model = client.get("/v1/models").json()["data"][0]["id"]
+    """Many at once, each with a long question of its own.
 
-        def ask(number: int) -> httpx.Response:
-            text = f"{number} {secrets.token_hex(4)} " + " ".join(WORDS.split()[(number + n) % 12] for n in range(PROMPT_WORDS))
-            body = {"model": model, "messages": [{"role": "user", "content": text}], "max_tokens": ANSWER_TOKENS}
-            return client.post("/v1/chat/completions", json=body)
+    Connected before, and written without a wait: on a busy machine a client of its own for each would take longer over
+    asking than the engine over answering.
+    """
+    headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
+    model = httpx.get(url + "/v1/models", headers=headers, timeout=10, trust_env=False).json()["data"][0]["id"]
+    clients = [HTTPConnection(url.removeprefix("http://"), timeout=ANSWER_S_MAX) for _ in range(CROWD)]
+    for client in clients:
+        client.connect()
+    for number, client in enumerate(clients):
+        text = f"{number} {secrets.token_hex(4)} " + " ".join(WORDS.split()[(number + n) % 12] for n in range(PROMPT_WORDS))
+        body = {"model": model, "messages": [{"role": "user", "content": text}], "max_tokens": ANSWER_TOKENS}
+        client.request("POST", "/v1/chat/completions", json.dumps(body), headers)
+    return [answered(client) for client in clients]
 
-        with ThreadPoolExecutor(CROWD) as pool:
-            return list(pool.map(ask, range(CROWD)))
+
+def answered(client: HTTPConnection) -> httpx.Response:
+    with closing(client):
+        answer = client.getresponse()
+        return httpx.Response(answer.status, headers=answer.getheaders(), content=answer.read())
 
 
 # the walk
@@ -202,7 +220,7 @@ def refusal(walk: Walk, answers: list[httpx.Response], why: str) -> httpx.Respon
     refused = [answer for answer in answers if answer.status_code == 429]
     told = f"{len(refused)} of {len(answers)} were refused, {sum(one.status_code == 200 for one in answers)} answered"
     walk.holds(f"some are refused: {why}", bool(refused), told)
-    strange = [answer.status_code for answer in answers if answer.status_code not in (200, 429)]
+    strange = [answer.text[:200] for answer in answers if answer.status_code not in (200, 429)]
     walk.holds("everybody is answered or refused", not strange, strange or "")
     one = refused[0]
     walk.holds("a refusal says when to come back", "retry-after-ms" in one.headers, f"{one.headers.get('retry-after-ms')} ms")
@@ -253,31 +271,40 @@ def enforced(walk: Walk) -> None:
     with walk.serving(serve):
         nobody = httpx.get(walk.ports["listen"] + "/v1/models", timeout=10, trust_env=False)
         walk.holds("without a key nobody gets in", nobody.status_code == 401)
-        with ThreadPoolExecutor(1) as beside:
+        with ThreadPoolExecutor(1) as beside, looking(walk) as picture:
             coming = beside.submit(crowd, walk.ports["listen"], key)
-            picture(walk)
+            picture()
             answers = coming.result()
         story(walk, refusal(walk, answers, "the plan said so"))
         walk.run(block(f"{HEADWORKS} ledger audit"), "--admin", walk.ports["admin"])
 
 
-def picture(walk: Walk) -> None:
-    """Of the dashboard, where there is a browser."""
-    found = next(filter(None, map(shutil.which, BROWSERS)), None)
+@contextmanager
+def looking(walk: Walk) -> Iterator[Callable[[], None]]:
+    """At the dashboard, where there is a browser; what is given takes a picture of it."""
     try:
         from playwright.sync_api import Error, sync_playwright
     except ImportError:
+        yield lambda: None
         return
-    try:
-        with sync_playwright() as playwright:
+    found = next(filter(None, map(shutil.which, BROWSERS)), None)
+    with sync_playwright() as playwright:
+        try:
             browser = playwright.chromium.launch(executable_path=os.environ.get("HEADWORKS_BROWSER") or found)
             page = browser.new_page(viewport={"width": 1280, "height": 900})
             page.goto(walk.ports["admin"] + "/dashboard")
-            page.wait_for_timeout(1_500)
+            page.wait_for_selector("body[data-state=live]")
+        except Error as error:
+            print(f"  no picture: {str(error).splitlines()[0]}", flush=True)
+            yield lambda: None
+            return
+
+        def picture() -> None:
+            page.wait_for_timeout(1_500)  # two or three looks at what comes meanwhile
             page.screenshot(path=str(walk.directory / PICTURE.name))
-            browser.close()
-    except Error as error:
-        print(f"  no picture: {str(error).splitlines()[0]}", flush=True)
+
+        yield picture
+        browser.close()
 
 
 @contextmanager
@@ -297,13 +324,13 @@ def engine(url: str | None) -> Iterator[str]:
 
 
 def free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    for one in sockets:
-        one.bind(("127.0.0.1", 0))
-    ports = [int(one.getsockname()[1]) for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
+    """Below those that the system gives to whoever connects: they are used again and again, minutes apart."""
+    found: list[int] = []
+    while len(found) < count:
+        port = 20_000 + secrets.randbelow(10_000)
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            found += [] if port in found else [port]
+    return found
 
 
 def written(walk: Walk, is_fake: bool) -> None:

@@ -172,9 +172,9 @@ def test_F9_a_page_without_its_gateway_says_since_when_and_comes_back_by_itself(
             host, port = s.app.admin_address[:2]
             s.texts["server"]["admin"] = f"{host}:{port}"
             async with stage.page(url=f"http://{host}:{port}/dashboard") as page:
-                before = await page.evaluate("document.querySelector('#facts').textContent")
                 await s.app.stop()
                 await page.locator("body[data-state=stale]").wait_for()
+                before = await page.evaluate("document.querySelector('#facts').textContent")
                 said = await page.locator("#status-text").inner_text()
                 assert said.startswith("stale since ") and " UTC: " in said and said.split()[2] in before
                 assert await page.locator("#flow .big").first.is_visible(), "what was seen last stays"

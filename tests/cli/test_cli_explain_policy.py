@@ -30,7 +30,7 @@ def test_F2_explain_says_what_another_policy_would_have_said(capsys: pytest.Capt
             await s.settled()
             assert s.app.log is not None
             s.app.log.flush()
-            shutil.copytree(s.app.log._directory, tmp_path / "log")
+            shutil.copytree(s.app.log.directory, tmp_path / "log")
             changed = {**s.texts, "tenants": {"acme": {"keys": ["env:ACME_KEY"], "active_requests_max": 2}}}
             await asyncio.to_thread(wider.write_text, json.dumps(changed))
 

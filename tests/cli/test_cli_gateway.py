@@ -83,6 +83,40 @@ def test_ledger_show_tells_of_the_open_sessions(kind: str, capsys: Capture) -> N
         run("uvloop", steps("memory:" if server is None else server.url))
 
 
+def test_F13_ledger_show_tells_which_orders_are_in_force_who_gave_them_when_and_why(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADWORKS_ADMIN_KEY", ENVIRONMENT["ADMIN"])
+
+    async def steps() -> None:
+        tenants = {"acme": {"keys": ["env:ACME_KEY"]}}
+        async with scene(fake_engine(), fake_engine(), tenants=tenants, server={"admin_key": "env:ADMIN"}) as s:
+            assert await verb(s, "replica", "drain", "llama/0", "--reason", "a new card") == 0
+            assert await verb(s, "tenant", "freeze", "acme", "--reason", "floods us [bold]since 14:02") == 0
+            assert await verb(s, "mode", "observe", "--reason", "a wrong limit") == 0
+            capsys.readouterr()
+            assert await verb(s, "ledger", "show", "--json") == 0
+            told = json.loads(capsys.readouterr().out)["orders"]
+            assert [(one["verb"], one["subject"], one["actor"], one["reason"]) for one in told] == [
+                ("drain", "llama/0", "server.admin_key", "a new card"),
+                ("freeze", "acme", "server.admin_key", "floods us [bold]since 14:02"),
+                ("observe", "", "server.admin_key", "a wrong limit"),
+            ]
+            assert await verb(s, "ledger", "show") == 0
+            lines = capsys.readouterr().out.splitlines()
+            assert f"ordered {told[0]['utc']} by server.admin_key: drain llama/0: a new card" in lines
+            assert f"ordered {told[1]['utc']} by server.admin_key: freeze acme: floods us [bold]since 14:02" in lines
+            assert f"ordered {told[2]['utc']} by server.admin_key: observe everybody: a wrong limit" in lines
+            assert await verb(s, "replica", "resume", "llama/0", "--reason", "done") == 0
+            assert await verb(s, "tenant", "thaw", "acme", "--reason", "done") == 0
+            assert await verb(s, "mode", "enforce", "--reason", "done") == 0
+            capsys.readouterr()
+            assert await verb(s, "ledger", "show", "--json") == 0
+            assert json.loads(capsys.readouterr().out)["orders"] == []
+
+    run("uvloop", steps())
+
+
 def test_ledger_audit_holds_or_does_not(capsys: Capture) -> None:
     async def steps() -> None:
         async with scene() as s:
@@ -123,7 +157,7 @@ def test_K05_explain_names_the_check_the_numbers_and_what_would_have_helped(caps
             assert "40 written of the" in text
             assert s.app.log is not None
             s.app.log.flush()
-            assert await asyncio.to_thread(headworks, ["explain", "k1", "--log", str(s.app.log._directory)]) == 0
+            assert await asyncio.to_thread(headworks, ["explain", "k1", "--log", str(s.app.log.directory)]) == 0
             assert capsys.readouterr().out == text
 
     run("uvloop", steps())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -96,7 +97,7 @@ def test_F2_the_whole_life_of_a_request_that_waited_ran_and_was_left(tmp_path: P
     bench.advance(0.05)
     bench.sample(iterations=(104,), running=1)
     logged(bench, tmp_path)
-    found = explanations(tmp_path).of(name)
+    found = asyncio.run(explanations(tmp_path).of(name))
     assert "\n".join(found["story"]) == GOLDEN["a_whole_life"]
 
 
@@ -106,19 +107,38 @@ def test_F2_a_key_that_was_used_again_is_told_as_what_came_after(tmp_path: Path)
     log.write(decision)
     log.write(replace(decision, id="r2", outcome="admit", reason="", rows=(), decided_s=12.4, waited_s=0.0))
     log.close()
-    found = explanations(tmp_path).of("r1")
+    found = asyncio.run(explanations(tmp_path).of("r1"))
     assert [line["record"]["id"] for line in found["records"]] == ["r1", "r2"]
     assert "The key k1 was used again 2.400 s later:" in found["story"]
+
+
+def test_F2_times_of_two_machines_are_not_taken_for_each_others(tmp_path: Path) -> None:
+    """Each counts from its own start, so the difference says nothing, however small or positive it is."""
+    for started_s, number in ((0.0, 1), (500.0, 2)):
+        log = DecisionLog(
+            tmp_path / str(number),
+            clock_s=lambda started_s=started_s: 10.0 + started_s,  # type: ignore[misc]
+            wall_s=lambda number=number: WALL_S + 100.0 + number,  # type: ignore[misc]
+        )
+        log.write(replace(refused(), id=f"r{number}", decided_s=10.0 + started_s))
+        log.close()
+    both = [line for number in (1, 2) for line in find(tmp_path / str(number), "k1")]
+    found = asyncio.run(Explanations(lambda name, tenant: both if name == "k1" else []).of("k1"))
+    assert any("through another gateway or after a restart:" in line for line in found["story"]), found["story"]
 
 
 def test_F2_one_tenant_never_reads_anothers_records(tmp_path: Path) -> None:
     log, _ = open_log(tmp_path)
     log.write(refused())
     log.close()
-    known = explanations(tmp_path)
-    assert len(known.of("r1", "acme")["records"]) == 1
-    assert known.of("r1", "batchco") == {"id": "r1", "story": [], "records": [], "traces": []}
-    assert known.of("k1", "batchco")["records"] == []
+
+    async def steps() -> None:
+        known = explanations(tmp_path)
+        assert len((await known.of("r1", "acme"))["records"]) == 1
+        assert await known.of("r1", "batchco") == {"id": "r1", "story": [], "records": [], "traces": []}
+        assert (await known.of("k1", "batchco"))["records"] == []
+
+    asyncio.run(steps())
 
 
 @pytest.mark.parametrize("name", ["", "a b", 'r1"', "x" * 129, "r1\n"])
@@ -126,7 +146,7 @@ def test_F2_what_can_be_no_name_is_not_looked_for(name: str) -> None:
     def never(asked: str, tenant: str | None) -> list[dict[str, Any]]:
         raise AssertionError("looked for")
 
-    assert Explanations(never).of(name)["records"] == []
+    assert asyncio.run(Explanations(never).of(name))["records"] == []
 
 
 def refused() -> Decision:

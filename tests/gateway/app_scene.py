@@ -98,7 +98,7 @@ class Scene:
         """All records of a kind in the decision log, oldest first."""
         assert self.app.log is not None
         self.app.log.flush()
-        lines = [line for path in paths(self.app.log._directory) for line in reading.lines(path)]
+        lines = [line for path in paths(self.app.log.directory) for line in reading.lines(path)]
         return [line["record"] for line in lines if line["kind"] == kind]
 
     def outcome(self, name: str) -> dict[str, Any]:

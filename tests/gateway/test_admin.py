@@ -57,10 +57,14 @@ def client(admin_key: str | None = None, **answers: Any) -> TestClient:
         "metrics": registry.render,
         "looks": Looks(lambda: {**deepcopy(EMPTY), "pools": {"llama": {"tokens": 5}}, "wait_s": float("inf")}),
         "ledger": SaidLedger(),
-        "explain": lambda name: {"id": name, "story": ["It was."] * (name == "d1"), "records": [{"id": name}] * (name == "d1")},
+        "explain": explained,
     }
     given |= answers
     return TestClient(admin_app(**{"feed": Feed(given["looks"].look)} | given, admin_key=admin_key))
+
+
+async def explained(name: str) -> dict[str, Any]:
+    return {"id": name, "story": ["It was."] * (name == "d1"), "records": [{"id": name}] * (name == "d1")}
 
 
 def test_F12_alive_is_alive() -> None:

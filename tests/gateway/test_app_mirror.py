@@ -101,12 +101,12 @@ def test_F3_what_is_refused_is_copied_too_and_the_log_says_whose_the_copy_is() -
             told = {one["key"][1]: one["copy"] for one in copies(s)}
             refused = [f"k{number}" for number, status in enumerate(statuses) if status == 429]
             assert {s.outcome(told[key])["outcome"] for key in refused} == {"completed"}
-            story = s.app.explanations.of(refused[0])["story"]
+            story = (await s.app.explanations.of(refused[0]))["story"]
             assert story[-1] == f"A copy of it went to pool shadow, as request {told[refused[0]]}."
             assert s.app.log is not None
-            (shadow,) = observed(lives(s.app.log._directory), 0.01, tries=False)["copies"]
+            (shadow,) = observed(lives(s.app.log.directory), 0.01, tries=False)["copies"]
             assert (shadow["refused"]["copies"], shadow["admitted"]["copies"]) == (len(refused), 4 - len(refused))
-            own = s.app.explanations.of(refused[0], "anonymous")
+            own = await s.app.explanations.of(refused[0], "anonymous")
             assert not any("copy" in line for line in own["story"]) and {one["kind"] for one in own["records"]} != {"copy"}
 
     run("uvloop", steps())

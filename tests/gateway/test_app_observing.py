@@ -65,7 +65,7 @@ def test_F3_what_was_observed_proposes_limits_at_the_command_line(capsys: pytest
             await s.settled()
             assert s.app.log is not None
             s.app.log.flush()
-            directory = str(s.app.log._directory)
+            directory = str(s.app.log.directory)
             status = await asyncio.to_thread(headworks, ["observe", "--log", directory, "--refuse", "0", "--json"])
             found = json.loads(capsys.readouterr().out)
             assert status == 0, found["tried"]

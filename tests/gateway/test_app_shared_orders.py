@@ -75,9 +75,14 @@ def test_F13_a_store_that_has_forgotten_is_told_again(server: servers.Server) ->
             replica = next(iter(one.app.replicas.engines))
             await post(one, "/admin/replicas/drain", replica=replica, reason="a new card")
             await other.until(lambda: other.app.replicas_shown()[replica]["told"] == "drain")
+            (told,) = other.app.by_hand.orders_shown()["in_force"]
+            assert (told.verb, told.subject, told.actor, told.reason) == ("drain", replica, "server.admin_key", "a new card")
+            (mine,) = one.app.by_hand.orders_shown()["in_force"]
+            assert (mine.verb, mine.subject, mine.actor, mine.reason) == (told.verb, replica, told.actor, told.reason)
             await one.app._shared.ask("DEL", f"headworks:{{{domain}}}:orders")
             await post(other, "/admin/replicas/resume", replica=replica, reason="done")
             await one.until(lambda: one.app.replicas_shown()[replica]["told"] == "")
+            assert one.app.by_hand.orders_shown()["in_force"] == []
             await other.app.stop()
 
     run("asyncio", steps())

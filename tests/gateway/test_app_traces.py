@@ -46,9 +46,9 @@ def test_F1_a_trace_is_passed_on_to_the_engine_and_explains_its_request(loop: st
             asked = chat(PARENT, "tracestate: congo=t61rcWkgMzE", "Idempotency-Key: k1")
             assert (await s.ask(asked)).status == 200
             assert list(engine.traces) == [(f"00-{TRACE}-{SPAN}-01", "congo=t61rcWkgMzE")]
-            found = s.app.explanations.of(TRACE)
+            found = await s.app.explanations.of(TRACE)
             assert found["traces"] == [TRACE] and found["records"][0]["record"]["key"][1] == "k1"
-            by_key = s.app.explanations.of("k1")
+            by_key = await s.app.explanations.of("k1")
             assert by_key["story"][-1] == f"It belongs to the trace {TRACE}."
             assert by_key["records"] == found["records"]
 
@@ -73,7 +73,7 @@ def test_F1_a_trace_of_several_requests_explains_them_all() -> None:
         async with scene() as s:
             for key in ("k1", "k2"):
                 assert (await s.ask(chat(PARENT, f"Idempotency-Key: {key}"))).status == 200
-            found = s.app.explanations.of(TRACE)
+            found = await s.app.explanations.of(TRACE)
             assert {line["record"]["key"][1] for line in found["records"]} == {"k1", "k2"}
 
     run("uvloop", steps())
@@ -210,7 +210,7 @@ def test_F1_without_a_trace_a_share_of_requests_begins_one_and_the_log_names_it(
             await flushed(s)
             (own,) = there.named("chat tiny")
             assert own.parent_span_id == b""
-            assert s.app.explanations.of("k1")["traces"] == [own.trace_id.hex()]
+            assert (await s.app.explanations.of("k1"))["traces"] == [own.trace_id.hex()]
 
     with collector() as there:
         run("uvloop", steps(there))

@@ -51,7 +51,7 @@ def hints_s(s: Scene) -> list[float]:
     """What was told in each refusal, from the gateway's own log."""
     assert s.app.log is not None
     s.app.log.flush()
-    directory = Path(s.app.log._directory)
+    directory = Path(s.app.log.directory)
     lines = [line for path in sorted(directory.glob("*.jsonl")) for line in reading.lines(path)]
     return [
         1.0 if line["record"]["retry_after_s"] is None else line["record"]["retry_after_s"]

@@ -153,7 +153,7 @@ def everything(s: Scene) -> list[dict[str, Any]]:
     """The whole decision log, read as the files are."""
     assert s.app.log is not None
     s.app.log.flush()
-    lines = [line for path in paths(s.app.log._directory) for line in reading.lines(path)]
+    lines = [line for path in paths(s.app.log.directory) for line in reading.lines(path)]
     return [{"kind": line["kind"], **line["record"]} for line in lines]
 
 

@@ -1,4 +1,4 @@
-"""`headworks explain ID`: the story of one request, from a running gateway or straight from a decision log (F2, K05).
+"""`headworks explain ID`: the story of one request, from any running gateway of its ledger or straight from a log (F2, K05).
 
 Told as a person would: what was asked, which check decided and with which numbers, what would have admitted it, what came
 after. The words are `gateway/story.py`'s, so a tenant that asks over HTTP reads the same.
@@ -6,6 +6,7 @@ after. The words are `gateway/story.py`'s, so a tenant that asks over HTTP reads
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -47,6 +48,9 @@ def explain(
         typer.echo("\n".join([*found["story"], *(line for one in found.get("otherwise", ()) for line in _said(one))]))
     else:
         typer.echo(f"nothing is known of {name}: it never came here, it is older than the log, or no decision log is kept")
+    if not as_json:
+        for gateway, why in found.get("others", {}).get("missing", {}).items():
+            typer.echo(f"what {gateway} knows is missing: it {why}", err=True)
     raise typer.Exit(0 if found["records"] and all(one["holds"] for one in found.get("otherwise", ())) else 1)
 
 
@@ -88,4 +92,4 @@ def _from_log(directory: Path, name: str) -> dict[str, Any]:
 
     if not directory.is_dir():
         could_not_ask(f"{directory} is no directory; a decision log is the directory named by log.decisions.")
-    return Explanations(partial(decisions.find, directory)).of(name)
+    return asyncio.run(Explanations(partial(decisions.find, directory)).of(name))

@@ -34,11 +34,13 @@ LedgerOption = Annotated[Path | None, typer.Option("--ledger", help="The ledger'
 
 @app.command()
 def show(admin: AdminOption = None, config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """Show what is charged now, by pool and record by record.
+    """Show what is charged now, by pool and record by record, and what operators have ordered beside the configuration.
 
     Exit: 0 it was shown, 2 the gateway could not be asked.
     """
-    held = admin_port(admin, config).read("/admin/ledger", "guarantee", "tokens", "records", "sessions", "charged")
+    port = admin_port(admin, config)
+    held = port.read("/admin/ledger", "guarantee", "tokens", "records", "sessions", "charged")
+    held["orders"] = port.read("/admin/orders", "holds").get("in_force", [])
     if as_json:
         _print_json(held)
         return
@@ -49,6 +51,9 @@ def show(admin: AdminOption = None, config: ConfigOption = None, as_json: JsonOp
     for one in held["sessions"]:
         sums = f"{one['unspent_tokens']:,} unspent, {one['running_tokens']:,} running, {one['spent_tokens']:,} spent"
         console.print(f"session {one['session']}: {sums} of {one['tokens']:,} tokens, {one['left_s']:.0f} s left", markup=False)
+    for one in held["orders"]:
+        line = f"ordered {one['utc']} by {one['actor']}: {one['verb']} {one['subject'] or 'everybody'}: {one['reason']}"
+        console.print(line, markup=False, soft_wrap=True)
     if held["records"]:
         console.print(_table(held["records"]))
     hidden = held["charged"] - min(len(held["records"]), RECORDS_SHOWN_MAX)

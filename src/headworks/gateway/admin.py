@@ -11,7 +11,6 @@ from typing import Any, Protocol
 
 import msgspec
 from starlette.applications import Starlette
-from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
@@ -65,7 +64,7 @@ def admin_app(
     looks: Looks,
     feed: Feed,
     ledger: LedgerAnswers,
-    explain: Callable[[str], dict[str, Any]],
+    explain: Callable[[str], Awaitable[dict[str, Any]]],
     admin_key: str | None,
     keys: KeyWatch | None = None,
     replicas: ReplicaAnswers | None = None,
@@ -75,7 +74,7 @@ def admin_app(
 ) -> Starlette:
     """`obstacles`: what keeps the gateway from taking work, one sentence each; none means ready.
 
-    `explain`: the records of the decision log with an id and their story. It reads files, so it is called in a thread.
+    `explain`: the records of the decision logs with an id and their story.
     """
 
     async def livez(_: Request) -> Response:
@@ -89,7 +88,7 @@ def admin_app(
         return Response(metrics(), media_type=CONTENT_TYPE)
 
     async def show_explanation(request: Request) -> Response:
-        found = await run_in_threadpool(explain, request.path_params["name"][:ID_CHARACTERS_MAX])
+        found = await explain(request.path_params["name"][:ID_CHARACTERS_MAX])
         return _json(found, 200 if found["records"] else 404)
 
     guarded = guard(admin_key, keys)

@@ -33,7 +33,6 @@ from headworks.gateway.cost_desk import CostDesk
 from headworks.gateway.costs import Costs
 from headworks.gateway.counting import Counting
 from headworks.gateway.dialects.base import Limits
-from headworks.gateway.explanations import Explanations
 from headworks.gateway.feed import Feed
 from headworks.gateway.guard import Guard
 from headworks.gateway.http.listen import listen_on_port, set_options
@@ -121,7 +120,7 @@ class App:
         self.looks = Looks(self._look)
         self.feed = Feed(self.looks.look)
         self.counting = Counting(settings.tokenizers) if settings.tokenizers else None
-        self.explanations = Explanations(self.log.find if self.log is not None else None)
+        self.explanations = parts.explanations(self._shared, owner, self.log)
         self.guard = Guard(settings.guard, clock.now_s, parts.rss_bytes, records.loop_lag)
         self.proxy = self._proxy(boot)
         self.mirrors = self._mirrors(boot)

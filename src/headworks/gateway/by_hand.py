@@ -56,6 +56,7 @@ class ByHand:
         """`drain`, `resume` or `withdraw`. Raises `Untold`."""
         async with self._replicas.changing:
             self._replicas.tell(verb, name)
+            self._orders.replica(verb, name, actor, reason)
             await self._take()
             self._note(verb, name, actor, reason)
         await self._declare(actor, verb, name, reason)

@@ -83,7 +83,7 @@ class DecisionLog:
         self._writing = threading.Lock()
         """Held from taking lines until they are written: a line stands behind the form that it refers to."""
         self._flush_s = flush_s
-        self._directory = directory
+        self.directory = directory
         self._head: dict[str, bytes] = {FIELDS: self._head_line(FIELDS, FIELDS_TOLD)}
         """Lines that each file begins with, by their name: what its fields are called first."""
         self._files = Files(directory, wall_s, rotate_bytes, keep_days, self._heads)
@@ -175,7 +175,7 @@ class DecisionLog:
     def find(self, name: str, tenant: str | None = None) -> list[dict[str, Any]]:
         """Every record with this name (id, key, execution, client's own), oldest first; of one tenant, if one is named."""
         self.flush()
-        return find(self._directory, name, tenant)
+        return find(self.directory, name, tenant)
 
     def delete(self, tenant: str) -> Deleted:
         """Take a tenant out of all that was written up to now. Reads and writes every file, so not on the loop."""
@@ -184,7 +184,7 @@ class DecisionLog:
             for number in self._forms.forget(tenant):
                 self._head.pop(f"{FORM} {number}", None)
         self._files.close()  # what comes next begins another
-        return delete(self._directory, tenant)
+        return delete(self.directory, tenant)
 
     def flush(self) -> None:
         """Into the file now."""

@@ -28,6 +28,7 @@ from headworks.config.settings import Settings
 from headworks.core.policy import Policy
 from headworks.gateway.clock import UtcStamp
 from headworks.gateway.log_facts import Declared
+from headworks.gateway.replicas import RESUME
 
 if TYPE_CHECKING:
     from headworks.ledgers.valkey_orders import Word
@@ -47,6 +48,17 @@ class Unordered(Exception):
 class Order(msgspec.Struct):
     """One that is in force."""
 
+    actor: str
+    utc: str
+    reason: str
+
+
+class InForce(msgspec.Struct):
+    """The same, with what was ordered of whom."""
+
+    verb: str
+    subject: str
+    """A tenant or a replica; empty: everybody."""
     actor: str
     utc: str
     reason: str
@@ -79,6 +91,8 @@ class Orders:
         self._note = note
         self._wall_s = wall_s
         self._kept = self._read()
+        self._replicas: dict[str, tuple[str, Order]] = {}
+        """What was told of each replica: verb and order. What it does is done in `replicas.py`."""
         self._declared: deque[Shown] = deque(maxlen=SHOWN_MAX)
 
     # what holds
@@ -105,9 +119,21 @@ class Orders:
             "mode": OBSERVE if policy.observe else ENFORCE,
             "mode_order": self._kept.mode_order,
             "frozen": dict(self._kept.frozen),
+            "in_force": self._in_force(),
             "holds": self.holds(),
             "declared": list(self._declared),
         }
+
+    def _in_force(self) -> list[InForce]:
+        """What nobody has taken back, oldest first."""
+        found = [(FREEZE, name, order) for name, order in self._kept.frozen.items()]
+        found += [(verb, name, order) for name, (verb, order) in self._replicas.items()]
+        if self._kept.mode_order is not None:
+            found.append((self._kept.mode, "", self._kept.mode_order))
+        return sorted(
+            (InForce(verb, subject, order.actor, order.utc, order.reason) for verb, subject, order in found),
+            key=lambda one: one.utc,
+        )
 
     # what is ordered
 
@@ -134,6 +160,16 @@ class Orders:
         self._kept.mode_order = None if is_configured else self._order(declared_by, reason)
         return is_configured
 
+    def replica(self, verb: str, name: str, declared_by: str, reason: str) -> None:
+        """One was told so; `Replicas` took it."""
+        self._note_replica(verb, name, self._order(declared_by, reason))
+
+    def _note_replica(self, verb: str, name: str, order: Order) -> None:
+        if verb == RESUME:
+            self._replicas.pop(name, None)
+        else:
+            self._replicas[name] = verb, order
+
     def heard(self, word: Word) -> None:
         """Another gateway of this ledger was told."""
         order = Order(word.actor, word.utc, word.reason)
@@ -141,6 +177,8 @@ class Orders:
             self._kept.frozen[word.subject] = order
         elif word.verb == THAW:
             self._kept.frozen.pop(word.subject, None)
+        elif word.verb not in MODE_VERBS:
+            self._note_replica(word.verb, word.subject, order)
         else:
             self._kept.mode = "" if word.taken_back else word.verb
             self._kept.mode_order = None if word.taken_back else order

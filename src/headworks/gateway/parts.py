@@ -9,9 +9,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from socket import gethostname
+from typing import TYPE_CHECKING
 
 from headworks.config.settings import Settings
 from headworks.core.policy import Policy
+from headworks.core.types import Owner
 from headworks.engines.outbox import Outbox
 from headworks.gateway import clock, reply
 from headworks.gateway.answers import Answers
@@ -20,11 +22,16 @@ from headworks.gateway.dialects.table import DIALECTS
 from headworks.gateway.equals import Equals
 from headworks.gateway.error_shapes import OPENAI
 from headworks.gateway.every_answer import Headers
+from headworks.gateway.explanations import Explanations
 from headworks.gateway.http import EdgeLimits, Server
 from headworks.gateway.http.server import Handler
+from headworks.gateway.other_logs import OtherLogs
 from headworks.gateway.telemetry import Telemetry, opened
 from headworks.gateway.tls import Certificates, Door
 from headworks.gateway.usage import UsageJournal
+
+if TYPE_CHECKING:
+    from headworks.ledgers.valkey import ValkeyStore
 
 log = logging.getLogger("headworks.gateway")
 
@@ -103,6 +110,11 @@ def decision_log(settings: Settings) -> DecisionLog | None:
         return None
     bounds: dict[str, int] = {"rotate_bytes": given.rotate_bytes, "keep_days": given.keep_days}
     return DecisionLog(Path(given.directory), clock_s=clock.now_s, wall_s=clock.utc_s, on_failure=_log_is_lost, **bounds)
+
+
+def explanations(store: ValkeyStore | None, owner: Owner, log: DecisionLog | None) -> Explanations:
+    """`store`: that of a ledger which gateways share. They ask each other there what became of a request."""
+    return Explanations(log.find if log is not None else None, None if store is None else OtherLogs(store, owner, log))
 
 
 def usage_journal(settings: Settings, policy: Policy, offset_s: float) -> UsageJournal | None:

@@ -98,9 +98,9 @@ class SharedOrders:
             news = dict(self._unheard)
             heard = [word for about, word in news.items() if self.known.get(about) is word]
             for word in heard:
-                if word.verb in TENANT_VERBS or word.verb in MODE_VERBS:
+                if word.verb in TENANT_VERBS or word.verb in MODE_VERBS or word.verb in REPLICA_VERBS:
                     self._orders.heard(word)
-                elif word.verb in REPLICA_VERBS:
+                if word.verb in REPLICA_VERBS:
                     self._replicas.heard(word.verb, word.subject)
             await self._take()
             self._unheard = {about: word for about, word in self._unheard.items() if news.get(about) is not word}

@@ -7,6 +7,7 @@ numbers are those that were compared at the time. What would have admitted a ref
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 from typing import Any
 
 from headworks.core.metering import WEIGHED
@@ -22,6 +23,8 @@ COPY = "copy"
 ROUTE = 12
 """Its place in what was asked for."""
 AT_ONCE_S = 0.0005
+CLOCKS_APART_S = 1.0
+"""What one process says by two clocks differs by less."""
 WIDE_RATIO = 0.1
 """A rate known less well than this is told as such."""
 TOLD_BY_DECISION = frozenset({"refused", "expired"})
@@ -66,11 +69,14 @@ def _copied(record: Line) -> str:
 
 
 def _again(before: Line, line: Line) -> str:
-    """Both are on one clock if one gateway wrote them; another's says only that it was later."""
+    """Both are on one clock if one gateway wrote them, which then says what the other clock says; else it was only later."""
     then, now = before["record"], line["record"]
     later_s = line["monotonic_s"] - before["monotonic_s"]
+    utc_s = (datetime.fromisoformat(line["utc"]) - datetime.fromisoformat(before["utc"])).total_seconds()
     what = f"The key {now['key'][1]} was used again" if then["key"] == now["key"] else "The same name came again"
-    return f"{what} {_seconds(later_s)} later:" if later_s >= 0 else f"{what}, through another gateway or after a restart:"
+    if later_s < 0 or abs(later_s - utc_s) > CLOCKS_APART_S:
+        return f"{what}, through another gateway or after a restart:"
+    return f"{what} {_seconds(later_s)} later:"
 
 
 def _arrival(lines: Sequence[Line]) -> Iterator[str]:

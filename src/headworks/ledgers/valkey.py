@@ -48,7 +48,7 @@ CONNECT_S = 3.0
 AGAIN_S = (0.02, 0.05, 0.1, 0.2)
 VERSION_MIN = 7
 CHANNELS = ("turn", "wake")
-"""What a gateway listens to: whose turn it is; and the pool alone, which is all that scripts of before 2026-12 say."""
+"""What a gateway is told: whose turn it is; and the pool alone, which is all that scripts of before 2026-12 say."""
 ELSEWHERE = (
     *("READONLY", "MOVED", "ASK", "LOADING", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "NOAUTH", "NOPERM", "OOM", "MISCONF"),
     *(
@@ -89,8 +89,12 @@ class ValkeyStore:
         """Why the store cannot be worked with now."""
         self._place = place
         self._clock_s = clock_s
-        self._channels = [f"{self.root}:{kind}:{owner.gateway}\0{owner.boot}" for kind in CHANNELS] if owner else []
         self._told = told or Told()
+        self._listening: dict[str, Callable[[bytes], None]] = {}
+        """By channel, who hears what is said there."""
+        if owner is not None:
+            for kind in CHANNELS:
+                self.listen(f"{kind}:{named(owner)}", self._turned)
         self._script = ledger or script()
         self._asked = Asked(None, "", lease_ms, remember_ms, records_max)
         self._asked_blob = b""
@@ -236,9 +240,9 @@ class ValkeyStore:
             self._asked.epoch, self._asked.run_id = None, run_id
             words = ("FCALL", self._script.name, 1, self.root, encode_asked(self._asked))
             told = await line.asked(*words)
-            if self._channels:
+            if self._listening:
                 self._ears = ears = await open_line(door, over.set, self._heard)
-                for channel in self._channels:
+                for channel in self._listening:
                     await ears.asked("SSUBSCRIBE", channel)
         except StoreError as error:
             line.close()
@@ -262,9 +266,16 @@ class ValkeyStore:
             self._told.changed(reply.epoch)
         self._send()
 
+    def listen(self, channel: str, heard: Callable[[bytes], None]) -> None:
+        """Have somebody hear what is said on a channel of this ledger, from the next connection on."""
+        self._listening[f"{self.root}:{channel}"] = heard
+
     def _heard(self, message: object) -> None:
         assert isinstance(message, list)
-        pool, *flow = message[2].decode().split("\0")
+        self._listening[message[1].decode()](message[2])
+
+    def _turned(self, said: bytes) -> None:
+        pool, *flow = said.decode().split("\0")
         self._told.woken(pool, (flow[0], flow[1]) if flow else None)
 
     # looking at it
@@ -301,6 +312,11 @@ class ValkeyStore:
             self._line.finish()
         self._line, self._is_lost = None, True
         self._drop_lines()
+
+
+def named(owner: Owner) -> str:
+    """As the store has it."""
+    return f"{owner.gateway}\0{owner.boot}"
 
 
 async def _load(line: Line, ledger: Script) -> None:

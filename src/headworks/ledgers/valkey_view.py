@@ -36,6 +36,8 @@ BOOK, BOOT, COUNTER, REPLICA, SESSION = 11, 9, 4, 14, 11
 """Values of one record of each kind."""
 FLOORED = 9
 """Of a counter that a floor speaks of."""
+ALIVE = 1
+"""Its place in a boot's."""
 READER, FOREIGN = 2, 7
 """Their places in a replica's."""
 NOW_MS, UNDERFLOWS = 0, 7
@@ -58,7 +60,7 @@ class View:
         self.boots: dict[Owner, Boot] = {}
         for name, blob in _pairs(boots):
             boot = Boot(_owner(name.decode()))
-            boot.alive = _values(blob, BOOT)[1]
+            boot.alive = _values(blob, BOOT)[ALIVE]
             self.boots[boot.owner] = boot
         self.replicas = {name.decode(): Replica(name.decode()) for name, _ in _pairs(replicas)}
         self._told = {name.decode(): _values(blob, REPLICA) for name, blob in _pairs(replicas)}
@@ -114,6 +116,11 @@ class View:
         counter.held, counter.committed, counter.limit, counter.excess, floor, within, _, kept, _ = values
         told = Floor(scope, unit, floor, within.partition("\0")[2]) if floor else None
         return told, counter, kept
+
+
+def living(boots: Sequence[bytes]) -> list[Owner]:
+    """The gateways whose leases hold, as far as the ledger has looked."""
+    return [_owner(name.decode()) for name, blob in _pairs(boots) if _values(blob, BOOT)[ALIVE]]
 
 
 def _pairs(flat: Sequence[bytes]) -> Iterator[tuple[bytes, bytes]]:
