@@ -40,12 +40,18 @@ def nindent(columns: int, text: str) -> str:
     return "\n" + "\n".join(" " * columns + line if line else line for line in str(text).splitlines())
 
 
+def ternary(yes: Any, no: Any, value: Any) -> Any:
+    if not isinstance(value, bool):  # Helm's takes no other
+        raise TemplateError(f"ternary judges true and false, not {value!r}")
+    return yes if value else no
+
+
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "toYaml": to_yaml,
     "nindent": nindent,
     "quote": lambda value: '"' + str(value).replace("\\", "\\\\").replace('"', '\\"') + '"',
     "default": lambda instead, value: value or instead,
-    "ternary": lambda yes, no, value: yes if value else no,
+    "ternary": ternary,
     "add": lambda *values: sum(values),
     "omit": lambda mapping, *keys: {key: value for key, value in mapping.items() if key not in keys},
     "sha256sum": lambda text: hashlib.sha256(text.encode()).hexdigest(),

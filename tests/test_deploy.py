@@ -182,7 +182,14 @@ def test_values_that_would_not_work_are_refused_by_their_schema(over: dict[str, 
 
 
 @pytest.mark.parametrize(
-    "text", ["{{ .Values.nothing }}", "{{ upper .Values.replicas }}", "{{- if .Values.replicas }}", "{{ .Values.replicas -}}"]
+    "text",
+    [
+        "{{ .Values.nothing }}",
+        "{{ upper .Values.replicas }}",
+        "{{- if .Values.replicas }}",
+        "{{ .Values.replicas -}}",
+        '{{ .Values.replicas | ternary "a" "b" }}',
+    ],
 )
 def test_what_the_renderer_does_not_know_is_an_error(text: str) -> None:
     with pytest.raises(MAKE.TemplateError):

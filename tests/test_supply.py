@@ -20,7 +20,7 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parent.parent
 LOCK = (ROOT / "requirements.lock").read_text()
-EXTRAS = ["valkey", "top", "otel", "envoy"]
+EXTRAS = ["valkey", "top", "otel", "envoy", "jwt"]
 
 
 def script(name: str) -> Any:

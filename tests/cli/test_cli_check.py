@@ -104,8 +104,20 @@ def test_the_schema_is_json_and_knows_every_section(capsys: pytest.CaptureFixtur
     found = json.loads(capsys.readouterr().out)
     assert found["$schema"] == "https://json-schema.org/draft/2020-12/schema"
     assert list(found["properties"]) == [
-        "server", "ledger", "usage", "log", "telemetry", "classes", "tenants", "models", "pools", "spill",
+        "server", "ledger", "usage", "log", "telemetry", "classes", "tenants", "jwt", "models", "pools", "spill",
     ]  # fmt: skip
+
+
+def test_H2_an_issuer_of_tokens_is_shown_and_a_file_that_has_no_key_of_its_told(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    jwks = file.parent / "jwks.json"
+    jwks.write_text('{"keys": []}')
+    file.write_text(GOOD + f"jwt: {{issuer: 'https://login.example', audience: hw, keys_file: {jwks}}}\n")
+    assert run(["check", str(file)]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"jwt.keys_file: no token can be verified: {jwks}: none of its 0 keys is one for RS256 or ES256" in said
+    assert "tokens of https://login.example for hw; ledger" in said
 
 
 def test_C1_a_tokenizer_that_cannot_be_used_is_told(file: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,22 @@ from headworks.engines.kinds import ENGINES
 TWO_KEYS = "tenants: {a: {keys: ['env:ACME_KEY']}, b: {keys: ['env:BATCHCO_KEY']}}\n"
 REPLICA = '{url: "http://127.0.0.1:8000", engine: vllm}'
 
+JWT = "jwt: {issuer: 'https://i', audience: a, "
+ONE = "tenants: {t: {keys: ['env:ACME_KEY']}}\n"
+
 RELATIONS = [
+    (ONE + JWT + "}", "jwt.keys_url: the issuer's keys are needed from one place: keys_url or keys_file"),
+    (
+        ONE + JWT + "keys_url: 'https://i/k', keys_file: k}",
+        "jwt.keys_url: the issuer's keys are needed from one place: keys_url or keys_file",
+    ),
+    (
+        ONE + JWT + "keys_url: 'http://login.example/k'}",
+        "jwt.keys_url: over http:// anybody on the way can put in keys of their own, and be every tenant; https:// is needed",
+    ),
+    (ONE + JWT + "keys_file: k, keys_ca: c}", "jwt.keys_ca: keys_ca verifies nothing without an https:// keys_url"),
+    (JWT + "keys_file: k}", "jwt: no tenants are configured that a token could name"),
+    (ONE + JWT + "keys_file: k, tenants: {x: u}}", "jwt.tenants.x: there is no tenant u"),
     (
         "server: {listen: '127.0.0.1:9002', grpc: '127.0.0.1:9002'}",
         "server.grpc: 127.0.0.1:9002 is also server.listen; choose another port",
@@ -331,3 +346,36 @@ def test_B13_a_demotion_without_a_quota_is_warned_about() -> None:
     for given, expected in (("", True), (", rate: {tokens_per_s: 5}", False), (", quota: {tokens: 5}", False)):
         loaded = read(f"tenants: {{t: {{keys: ['env:ACME_KEY'], over_quota: demote{given}}}}}\n" + POOL, ENVIRONMENT)
         assert any("nothing is ever over it" in str(warning) for warning in loaded.warnings) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "allowed"),
+    [
+        ("algorithms: [HS256]", "'RS256', "),
+        ("algorithms: [none]", "'RS256', "),
+        ("algorithms: []", "at least 1 of them is needed"),
+        ("leeway_s: 301", "at most 300 is allowed"),
+        ("tenant_claim: []", "at least 1 of them is needed"),
+        ("tenant_claim: 5", "a list is allowed"),
+        ("keys_url: 'https://169.254.169.254/k'", "the address of one machine is allowed"),
+        ("keys_url: 'https://i/k?p=1'", "a URL that begins with http:// or https:// is allowed"),
+        ("audience: ''", "at least 1 character is needed"),
+    ],
+)
+def test_H2_tokens_cannot_be_taken_on_weaker_terms(text: str, allowed: str) -> None:
+    found = problems(
+        POOL
+        + ONE
+        + "jwt: {issuer: 'https://i', "
+        + text
+        + ("" if "audience" in text else ", audience: a")
+        + ", keys_file: k}\n"
+    )
+    assert len(found) == 1 and allowed in found[0], found
+
+
+@pytest.mark.parametrize(("mapped", "warned"), [("", []), ("tenants: {x: t}", ["u"]), ("tenants: {x: u}", ["t"])])
+def test_H2_a_tenant_that_tokens_name_needs_no_key(mapped: str, warned: list[str]) -> None:
+    loaded = read(POOL + "tenants: {t: {}, u: {}}\n" + JWT + "keys_file: k, " + mapped + "}\n")
+    assert loaded.problems == ()
+    assert [one.path for one in loaded.warnings] == [f"tenants.{name}.keys" for name in warned]

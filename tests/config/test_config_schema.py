@@ -16,7 +16,7 @@ from headworks.config.values import Section
 
 NOT_DEFAULTS = (
     "server.admin_key", "server.tls", "models.", "spill.", "tenants.", "classes.*.refuse_when", "classes.*.on_pressure",
-    "ledger.keys_secret",
+    "ledger.keys_secret", "jwt.",
     "pools.*.models", "pools.*.memory", "pools.*.mirror", "pools.*.gpu", "pools.*.replicas", "pools.small.",
 )  # fmt: skip
 

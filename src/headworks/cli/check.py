@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from headworks.cli.jwt_notes import jwt_notes
 from headworks.cli.key_notes import key_notes
 from headworks.cli.tokenizer_notes import tokenizer_notes
 from headworks.config.build import policy, settings
@@ -40,7 +41,7 @@ def check(
     """
     loaded = load(file, os.environ, exposed_ok=exposed)
     warnings, stored_keys = key_notes(loaded, os.environ, time.time())
-    loaded = replace(loaded, warnings=(*warnings, *tokenizer_notes(loaded)))
+    loaded = replace(loaded, warnings=(*warnings, *tokenizer_notes(loaded), *jwt_notes(loaded)))
     enforced = enforcement(loaded.config, os.environ, stored_keys) if loaded.config else None
     if json:
         _print_json(loaded, enforced)
@@ -62,6 +63,7 @@ def enforcement(config: Config, environment: Any, stored_keys: Mapping[str, int]
         "listen": str(edges.listen),
         "admin": str(edges.admin),
         "admin_key": edges.admin_key is not None,
+        "jwt": None if config.jwt is None else {"issuer": config.jwt.issuer, "audience": config.jwt.audience},
         "ledger": edges.ledger_url.partition("//")[0],
         "durability": edges.durability if edges.ledger_url.startswith("sqlite:") else None,
         "decision_log": edges.decision_log.directory,
@@ -190,7 +192,8 @@ def _gateway_line(enforced: dict[str, Any]) -> str:
     power = ", synced with every batch" if enforced["durability"] == "power" else ""
     usage = f"usage in {enforced['usage_journal']}" if enforced["usage_journal"] else "no usage journal"
     ports = f"{mode} on {enforced['listen']}; admin on {enforced['admin']} {key}"
-    return f"{ports}; ledger {enforced['ledger']}{power}; {log}; {usage}"
+    tokens = f"; tokens of {enforced['jwt']['issuer']} for {enforced['jwt']['audience']}" if enforced["jwt"] else ""
+    return f"{ports}{tokens}; ledger {enforced['ledger']}{power}; {log}; {usage}"
 
 
 def _class_line(section: dict[str, Any]) -> str:

@@ -88,13 +88,14 @@ def _run(
     from headworks.gateway.app import App
     from headworks.gateway.counting import TokenizerError
     from headworks.gateway.grpc_port import GrpcError
+    from headworks.gateway.issuer_watch import IssuerError
     from headworks.gateway.telemetry import TelemetryError
     from headworks.gateway.tls import TlsError
 
     try:
         name = "gateway" if worker is None else f"gateway-{worker}"
         app = App(build.policy(chosen, number=policy_number()), build.settings(chosen, os.environ, worker or 1), name=name)
-    except (LedgerError, TokenizerError, EngineError, TelemetryError, TlsError, GrpcError) as error:
+    except (LedgerError, TokenizerError, EngineError, TelemetryError, TlsError, GrpcError, IssuerError) as error:
         _could_not_start(str(error))
     except OSError as error:
         _could_not_start(f"{error.filename}: {error.strerror}")

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from hashlib import sha256
 
-from headworks.config import secret
+from headworks.config import jwt, secret
 from headworks.config.pools import Discipline, Model, Pool, Price, Spill
 from headworks.config.schema import Config
 from headworks.config.settings import (
@@ -304,6 +304,8 @@ def settings(config: Config, environment: Mapping[str, str], worker: int = 1) ->
         replicas=tuple(_replicas(config, environment)),
         keys=tuple(_keys(config, environment)),
         is_anonymous=not config.tenants,
+        issuer_keys=None if config.jwt is None else jwt.issuer_keys(config.jwt),
+        token_rules=None if config.jwt is None else jwt.token_rules(config.jwt),
         decision_log=DecisionLogSettings(config.log.decisions, config.log.rotate_bytes, config.log.keep_days),
         workers=server.workers,
         grpc=None if server.grpc is None else address(server.grpc),

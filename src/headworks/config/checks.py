@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from headworks.config import ledger_url, secret
+from headworks.config import jwt, ledger_url, secret
 from headworks.config.checks_pools import POOL_CHECKS
 from headworks.config.document import Path
 from headworks.config.findings import Finding
@@ -38,6 +38,7 @@ def findings(config: Config, environment: Mapping[str, str], exposed_ok: bool) -
         yield from check(config)
     for pool_check in POOL_CHECKS:
         yield from pool_check(config)
+    yield from jwt.findings(config.jwt, config.tenants)
     around = Surroundings(environment, exposed_ok)
     yield from _ledger(config, around)
     yield from _secrets(config, around)
@@ -114,7 +115,7 @@ def _tenants(config: Config) -> Iterator[Finding]:
             if served is not None and model not in served:
                 text = f"no pool serves {model}; served are {_listed(served)}"
                 yield Finding(((*here, "models", number), ("pools",)), text)
-        if not tenant.keys:
+        if not tenant.keys and not (config.jwt is not None and config.jwt.names(name)):
             yield Finding(((*here, "keys"), here), NO_KEY, is_warning=True)
         yield from _tenant_limits(config, name)
 

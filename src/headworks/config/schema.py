@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
+from headworks.config.jwt import Jwt
 from headworks.config.pools import Model, Pool, Spill
 from headworks.config.traffic import CLASSES_MAX, TENANTS_MAX, ServiceClass, Tenant, with_built_in_classes
 from headworks.config.values import (
@@ -146,6 +147,7 @@ class Config(Section):
     tenants: Annotated[dict[Name, Tenant], BeforeValidator(_nothing_is_none_of_them)] = Field(
         {}, max_length=TENANTS_MAX, description="Who may ask. None: one anonymous tenant, on loopback only."
     )
+    jwt: Jwt | None = Field(None, description="Tokens of an issuer that name a tenant, beside API keys (extra: jwt).")
     models: Annotated[dict[ModelName, Model], BeforeValidator(_nothing_is_none_of_them)] = Field(
         {}, description="What is known of models beforehand."
     )

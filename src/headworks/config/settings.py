@@ -68,6 +68,32 @@ class ClientKey:
 
 
 @dataclass(slots=True)
+class IssuerKeys:
+    """Where the keys are that an issuer's tokens are verified by: one of the two."""
+
+    url: str | None
+    file: str | None
+    ca: str | None
+
+
+@dataclass(slots=True)
+class TokenRules:
+    """What a signed token has to say, and whom it then names; the names are those of `jwt`."""
+
+    issuer: str
+    audience: str
+    algorithms: tuple[str, ...]
+    tenant_claim: tuple[str, ...]
+    tenants: dict[str, str]
+    client_claim: tuple[str, ...]
+    classes_claim: tuple[str, ...] | None
+    models_claim: tuple[str, ...] | None
+    leeway_s: float
+    refresh_s: float
+    keep_s: float
+
+
+@dataclass(slots=True)
 class DecisionLogSettings:
     """Where decisions are written down. `directory` None: nowhere."""
 
@@ -160,5 +186,8 @@ class Settings:
     """Where Envoy and KEDA ask; None: nowhere."""
     parts: dict[str, PartPrices] = field(default_factory=dict)
     """Model → what images and audio take of its prompts."""
+    issuer_keys: IssuerKeys | None = None
+    token_rules: TokenRules | None = None
+    """Both or none: tokens that name a tenant, beside keys."""
     mirrors: dict[str, MirrorSettings] = field(default_factory=dict)
     """By the pool that is copied."""

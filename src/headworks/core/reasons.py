@@ -159,6 +159,7 @@ REASONS: dict[str, Reason] = _table(
         "The body has {value} bytes; {limit} are allowed.",
     ),
     Reason("invalid_api_key", "client", 401, "authentication_error", "never", "The API key is missing or not known here."),
+    Reason("invalid_token", "client", 401, "authentication_error", "never", "This token is not taken: {subject}."),
     Reason("forbidden", "tenant", 403, "permission_error", "never", "{subject}"),
     Reason("tenant_frozen", "tenant", 403, "permission_error", "never", "This tenant is frozen by its operator."),
     Reason(
@@ -202,6 +203,7 @@ REASONS: dict[str, Reason] = _table(
         "soon",
         "The ledger that counts what is in use does not answer, so nothing new is admitted.",
     ),
+    Reason("identity_unavailable", "gateway", 503, "server_error", "soon", "The keys to verify tokens by are not at hand."),
     Reason(
         "breaker_open",
         "engine",

@@ -69,16 +69,16 @@ class _Collector:
             self.seen.set_exception(error)
 
 
-async def look(pool: Pool, path: str) -> Seen:
-    """GET `path`. Raises `EngineError` when there is no complete answer within `LOOK_S_MAX`."""
+async def look(pool: Pool, path: str, within_s: float = LOOK_S_MAX) -> Seen:
+    """GET `path`. Raises `EngineError` when there is no complete answer within that time."""
     url = pool.endpoint.url.rstrip("/") + path
     collector = _Collector()
-    call = pool.send(pool.endpoint.get(path), b"", pool.clock_s() + LOOK_S_MAX, collector)
+    call = pool.send(pool.endpoint.get(path), b"", pool.clock_s() + within_s, collector)
     try:
-        async with asyncio.timeout(LOOK_S_MAX):
+        async with asyncio.timeout(within_s):
             return await collector.seen
     except TimeoutError:
-        raise EngineError(f"GET {url}: no complete answer within {LOOK_S_MAX:g} s") from None
+        raise EngineError(f"GET {url}: no complete answer within {within_s:g} s") from None
     except EngineError as error:
         failure = pool.endpoint.tls_failure
         raise type(error)(f"GET {url}: {error}" + (f": TLS: {failure}" if failure else "")) from None

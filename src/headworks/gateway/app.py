@@ -385,7 +385,8 @@ class App:
         allow("replica", {*self.replicas.engines, *(one.name for pool in policy.pools.values() for one in pool.replicas)})
 
 
-ADDRESSES = ("listen", "admin", "tls", "ledger_url", "domain", "when_lost", "durability", "decision_log", "usage", "telemetry")
+LOGS = ("decision_log", "usage", "telemetry")
+ADDRESSES = ("listen", "admin", "tls", "issuer_keys", "ledger_url", "domain", "when_lost", "durability", *LOGS)
 SECRETS = ("admin_key", "keys_secret")
 REMEMBERED = ("remember_s", "replay_bytes_max", "replay_total_bytes_max")
 """Settings of what is kept for a repeated key."""

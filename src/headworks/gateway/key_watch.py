@@ -19,7 +19,7 @@ from collections.abc import Callable
 
 from headworks.config.settings import Settings
 from headworks.core.policy import Policy
-from headworks.gateway import clock
+from headworks.gateway import clock, issuer_watch
 from headworks.gateway.key_desk import KeyDesk
 from headworks.gateway.keys import HashedKey, Identity, Key, Keys
 from headworks.ledgers.base import LedgerError
@@ -56,6 +56,7 @@ class KeyWatch:
         self._pepper = secrets.token_bytes(32)
         """The store's, once it has keys; until then the configuration's keys are hashed under one of this process."""
         self.keys = Keys(self._pepper)
+        self._issuer = issuer_watch.opened(settings, policy, self.keys, wall_s, clock_s)
         self.desk = KeyDesk(self._store, lambda: self._policy, wall_s, self.refresh)
         self._admin_was = False
         """The admin port has had a key of its own. One that has ended does not open the port to everybody."""
@@ -93,12 +94,16 @@ class KeyWatch:
             await asyncio.sleep(START_LOOK_S)
         self._know()
         self._changed()
+        if self._issuer is not None:
+            await self._issuer.start()
         self._task = asyncio.create_task(self._keep_looking())
 
     async def close(self) -> None:
         """Stop looking, and let go of the store."""
         if self._task is not None:
             self._task.cancel()
+        if self._issuer is not None:
+            await self._issuer.close()
         if self._store is not None:
             await self._store.close()
 
@@ -106,6 +111,8 @@ class KeyWatch:
         """After a reload: other tenants, other keys in the configuration. The store and its pepper stay."""
         self._settings = settings
         self._policy = policy
+        if self._issuer is not None and settings.token_rules is not None:
+            self._issuer.change(settings.token_rules, policy)
         self._know()
 
     async def refresh(self) -> None:

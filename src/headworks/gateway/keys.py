@@ -6,6 +6,9 @@ neither opens what the other does. Failures are counted per address in a bounded
 beyond a few a minute they are answered with 429 and no work. A good key passes all the same, since its address may be
 shared. Identity comes from here alone: no header names a tenant (K43).
 
+Where an issuer's tokens are taken (`issuer.py`), what is no key and looks like one of them is verified as such. Then it is
+known again until it ends, or until other keys are.
+
 An HMAC costs as much as reading the whole request. A header that was good is therefore known again by another keyed
 hash, BLAKE2b, at a sixth of that; again nothing is compared but hashes whose key nobody outside has.
 """
@@ -16,10 +19,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 from hmac import compare_digest, digest
+from typing import Protocol
+
+from headworks.core.policy import INFINITE_S
 
 BEARER = b"Bearer "
 KEY_BYTES_MAX = 512
 """No key of ours is longer; a longer one is not even hashed."""
+TOKEN_BYTES_MAX = 8_192
+"""A signed token is longer; this one takes half a millisecond to refuse."""
 HEADERS_MAX = 4_096
 """Good headers that are known again at once."""
 ADDRESSES_MAX = 10_000
@@ -27,6 +35,7 @@ ADDRESSES_MAX = 10_000
 FAILURES_MAX = 20
 WINDOW_S = 60.0
 """`FAILURES_MAX` failures fill up, and drain evenly over `WINDOW_S`."""
+TOKEN_DOTS = 2
 _NOBODY = bytes(32)
 _MISS: tuple[bytes, None] = (_NOBODY, None)
 """What a key that is not known is compared with."""
@@ -40,6 +49,8 @@ class Identity:
     client: str
     classes: tuple[str, ...] | None = None
     models: tuple[str, ...] | None = None
+    until_s: float = INFINITE_S
+    """When this has to be found out again: the end of a token."""
 
 
 @dataclass(slots=True)
@@ -62,11 +73,23 @@ class HashedKey:
 class Denied:
     """Why nobody is known by that key: `invalid_api_key`, or `rate_limit_exceeded` with the time until the next try.
 
-    `ledger_unavailable`: the stored keys cannot be read, and it may be one of them.
+    `ledger_unavailable`: the stored keys cannot be read, and it may be one of them. Of a token: `invalid_token`, or `forbidden`
+    where it is good for no tenant, with why; `identity_unavailable` where nothing is at hand to verify it by.
     """
 
     reason: str
     retry_after_s: float | None = None
+    subject: str = ""
+
+
+class Tokens(Protocol):
+    """Whoever can verify signed tokens."""
+
+    def identify(self, token: bytes, now_s: float) -> Identity | Denied:
+        """Whom it names."""
+
+
+UNKNOWN = Denied("invalid_api_key")
 
 
 class Keys:
@@ -78,6 +101,7 @@ class Keys:
         """How often keys were made known: what was found by them holds while it is the same."""
         self._headers: dict[bytes, Identity] = {}
         """By their keyed hash, those that were good."""
+        self.tokens: Tokens | None = None
         self.change(pepper, keys, anonymous=anonymous)
 
     def change(
@@ -110,18 +134,24 @@ class Keys:
         """The identity behind an `Authorization` header."""
         if self._anonymous is not None:
             return self._anonymous
-        if authorization is None or len(authorization) > KEY_BYTES_MAX:
-            return self._denied(address, now_s)
+        if authorization is None or len(authorization) > (KEY_BYTES_MAX if self.tokens is None else TOKEN_BYTES_MAX):
+            return self._denied(address, now_s, UNKNOWN)
         mark = blake2b(self._prefix + authorization).digest()
-        identity = self._headers.get(mark)
-        if identity is None:
-            identity = self._owner(authorization)
-            if identity is None:
-                return self._denied(address, now_s)
-            if len(self._headers) >= HEADERS_MAX:
-                self._headers.clear()
-            self._headers[mark] = identity
-        return identity
+        known = self._headers.get(mark)
+        if known is not None and now_s < known.until_s:
+            return known
+        found = self._found(authorization, now_s)
+        if isinstance(found, Denied):
+            return self._denied(address, now_s, found)
+        if len(self._headers) >= HEADERS_MAX:
+            self._headers.clear()
+        self._headers[mark] = found
+        return found
+
+    def forget(self) -> None:
+        """Nobody is known again without being looked up, or verified."""
+        self.number += 1
+        self._headers.clear()
 
     def admin(self, authorization: bytes) -> str:
         """Which stored admin key the header holds; empty: none."""
@@ -137,18 +167,35 @@ class Keys:
         known, identity = self._known.get(hashed, _MISS)
         return identity if compare_digest(known, hashed) else None
 
+    def _found(self, authorization: bytes, now_s: float) -> Identity | Denied:
+        """Whose key, or whose token."""
+        identity = self._owner(authorization) if len(authorization) <= KEY_BYTES_MAX else None
+        if identity is not None:
+            return identity
+        token = _secret(authorization)
+        if self.tokens is None or token.count(b".") != TOKEN_DOTS:
+            return UNKNOWN
+        return self.tokens.identify(token, now_s)
+
     def _hashed_secret(self, authorization: bytes) -> bytes:
-        secret = authorization[7:].strip() if authorization[:7].lower() == BEARER.lower() else b""
+        secret = _secret(authorization)
         return self._hash(secret) if secret else _NOBODY
 
-    def _denied(self, address: str, now_s: float) -> Denied:
+    def _denied(self, address: str, now_s: float, why: Denied) -> Denied:
+        if why.reason == "identity_unavailable":  # no fault of whoever asks
+            return why
         wait_s = self._failures.failed(address, now_s)
-        if wait_s is None and self._is_unsure:
-            return Denied("ledger_unavailable")
-        return Denied("invalid_api_key") if wait_s is None else Denied("rate_limit_exceeded", wait_s)
+        if wait_s is not None:
+            return Denied("rate_limit_exceeded", wait_s)
+        return Denied("ledger_unavailable") if self._is_unsure and why is UNKNOWN else why
 
     def _hash(self, secret: bytes) -> bytes:
         return digest(self._pepper, secret, "sha256")
+
+
+def _secret(authorization: bytes) -> bytes:
+    """Empty: it is no bearer's."""
+    return authorization[7:].strip() if authorization[:7].lower() == BEARER.lower() else b""
 
 
 class Failures:

@@ -36,7 +36,7 @@ from headworks.gateway.every_answer import Ids, own_lines
 from headworks.gateway.follow import EqualFollow, Follow, SharedFollow
 from headworks.gateway.guard import Guard
 from headworks.gateway.http.exchange import Exchange
-from headworks.gateway.keys import FAILURES_MAX, Denied, Identity, Keys
+from headworks.gateway.keys import Denied, Identity, Keys
 from headworks.gateway.mirrors import Mirrors
 from headworks.gateway.models import Models
 from headworks.gateway.outlet import Outlet
@@ -97,9 +97,10 @@ class Proxy:
             return None if identity is None else self._serve_plain(exchange, identity, own_id, ids)
         asker = exchange.head.known
         if type(asker) is not Asker or asker.keys_number != self._keys.number:
-            asker = exchange.head.known = self._asker(exchange, ids)
+            asker = self._asker(exchange, ids)
             if asker is None:
                 return None
+            exchange.head.known = asker if asker.identity.until_s == INFINITE_S else None
         if (overload := self._guard.refuses(asker.service_class)) is not None:
             exchange.respond(*reply.shed(overload, ids, self.wall_s()))
             return None
@@ -112,7 +113,7 @@ class Proxy:
         identity = self._keys.identify(credential(exchange.headers), exchange.peer, exchange.received_s)
         if not isinstance(identity, Denied):
             return identity
-        exchange.respond(*reply.denied(identity.reason, ids, FAILURES_MAX, identity.retry_after_s, self.wall_s()))
+        exchange.respond(*reply.denied(identity, ids, self.wall_s()))
         return None
 
     def _asker(self, exchange: Exchange, ids: Ids) -> Asker | None:

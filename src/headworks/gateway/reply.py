@@ -22,6 +22,7 @@ from headworks.gateway import verdict_text
 from headworks.gateway.error_shapes import OPENAI, Error, bare, written
 from headworks.gateway.every_answer import Allowance, Headers, Ids, own_lines, pairs_of
 from headworks.gateway.guard import Overload
+from headworks.gateway.keys import FAILURES_MAX, Denied
 
 HORIZON_S = 60
 """Longer waits are not waited for: OpenAI's SDK ignores a hint above it and backs off by its own half second."""
@@ -97,10 +98,12 @@ def failure(
     return _answer(reason, message, param, explanation, ids, own_lines(ids, waited_s), retry_after_s, wall_s)
 
 
-def denied(code: str, ids: Ids, failures_max: int, retry_after_s: float | None, wall_s: float) -> OwnAnswer:
-    """The answer to a bad key, and to an address that has sent too many of them."""
-    unit = "failed keys a minute"
-    return failure(code, ids, wall_s=wall_s, value=failures_max + 1, limit=failures_max, unit=unit, retry_after_s=retry_after_s)
+def denied(why: Denied, ids: Ids, wall_s: float) -> OwnAnswer:
+    """The answer to a bad key or token, and to an address that has sent too many of them."""
+    unit, value, again_s = "failed keys a minute", FAILURES_MAX + 1, why.retry_after_s
+    return failure(
+        why.reason, ids, wall_s=wall_s, subject=why.subject, value=value, limit=FAILURES_MAX, unit=unit, retry_after_s=again_s
+    )
 
 
 def shed(overload: Overload, ids: Ids, wall_s: float) -> OwnAnswer:

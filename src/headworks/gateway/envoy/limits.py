@@ -29,7 +29,7 @@ from headworks.gateway.allowances import Allowances
 from headworks.gateway.asked import class_refused, credential
 from headworks.gateway.envoy.messages import OK, OVER_LIMIT, AddedHeader, DescriptorStatus, RateLimitRequest, RateLimitResponse
 from headworks.gateway.every_answer import Ids, own_lines, pairs_of
-from headworks.gateway.keys import FAILURES_MAX, Denied, Identity, Keys
+from headworks.gateway.keys import Denied, Identity, Keys
 from headworks.gateway.models import Models
 
 NAME = "envoy.service.ratelimit.v3.RateLimitService"
@@ -93,8 +93,7 @@ class Limits:
         told = {entry.key: entry.value for one in question.descriptors for entry in one.entries}
         identity = self._identified(told)
         if isinstance(identity, Denied):
-            again_s = identity.retry_after_s
-            return self._over(question, reply.denied(identity.reason, ids, FAILURES_MAX, again_s, self._wall_s()))
+            return self._over(question, reply.denied(identity, ids, self._wall_s()))
         request = self._request(told, _tokens(question), own_id, identity)
         if not isinstance(request, Request):
             code, subject = request
