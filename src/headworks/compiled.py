@@ -35,7 +35,10 @@ COMPILED = (
     "gateway/answers.py",
     "gateway/asked.py",
     "gateway/audience.py",
+    "gateway/avoided.py",
     "gateway/clock.py",
+    "gateway/cost_meter.py",
+    "gateway/costs.py",
     "gateway/deadlines.py",
     "gateway/decisions.py",
     "gateway/dialects/base.py",
@@ -63,12 +66,13 @@ COMPILED = (
     "gateway/runner.py",
     "gateway/tracing.py",
     "gateway/usage.py",
+    "gateway/usage_files.py",
     "gateway/verdict_text.py",
     "ledgers/memory.py",
 )
 """What is compiled, all of it as one library, so that calls between these modules are calls in C."""
-NOT_COMPILED = ("__init__.py", "policy.py")
-"""Packages; and classes that pydantic makes, which writes into objects as only Python's own are."""
+NOT_COMPILED = ("__init__.py",)
+"""Packages."""
 GROUP = "headworks_compiled"
 LIBRARY = f"{GROUP}__mypyc"
 """The compiler's name for it. Each module beside it is a few lines that look into it."""

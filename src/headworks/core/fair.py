@@ -220,9 +220,10 @@ class Turns:
 
     def unmark(self, flow: Flow, owner: Owner) -> None:
         """Nothing waits there any more."""
-        mark = self.marks.get((flow, owner)) or self._dormant.get((flow, owner))
-        if mark is not None:
-            self._drop(mark)
+        if self.marks or self._dormant:
+            mark = self.marks.get((flow, owner)) or self._dormant.get((flow, owner))
+            if mark is not None:
+                self._drop(mark)
 
     def note_slots(self, owner: Owner, slots_tokens: int) -> None:
         """Work of return slots this gateway has open."""

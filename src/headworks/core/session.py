@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING
 from headworks.core import metering
 from headworks.core.checks import DELAY, POOL_FULL, QUEUE_FULL, TENANT_FULL
 from headworks.core.commands import Answer, CloseSession, Opening
-from headworks.core.decide import LIMIT, NEVER, VALUE
+from headworks.core.decide import NEVER
 from headworks.core.effects import Closed, Opened
 from headworks.core.events import CloseAsked
 from headworks.core.lane import Lane
 from headworks.core.life import Life
 from headworks.core.policy import INFINITE_S
 from headworks.core.session_use import EXHAUSTED, SessionUse, limit_tokens, tenant_of
-from headworks.core.types import REASON, Request, Row, SessionRecord, Work
+from headworks.core.types import LIMIT, REASON, VALUE, Request, Row, SessionRecord, Work
 
 if TYPE_CHECKING:
     from headworks.core.boot import Boot
