@@ -258,7 +258,7 @@ class Turns:
 
     def slots_tokens(self) -> int:
         """Work of return slots that all gateways have open."""
-        return sum(self.slots.values())
+        return sum(self.slots.values()) if self.slots else 0
 
     def snapshot(self) -> dict[str, object]:
         """As a JSON-able value."""
