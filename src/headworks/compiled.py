@@ -71,8 +71,8 @@ COMPILED = (
     "ledgers/memory.py",
 )
 """What is compiled, all of it as one library, so that calls between these modules are calls in C."""
-NOT_COMPILED = ("__init__.py",)
-"""Packages."""
+NOT_COMPILED = ("__init__.py", "policy.py")
+"""Packages; and classes that pydantic makes, which writes into objects as only Python's own are."""
 GROUP = "headworks_compiled"
 LIBRARY = f"{GROUP}__mypyc"
 """The compiler's name for it. Each module beside it is a few lines that look into it."""

@@ -57,8 +57,11 @@ def compare(request: Request, work: Work, lane: Lane, forecast: Forecast, now_s:
     promise_s = lane.ttft_slo_s
     rows = Compared()
     # 1 tenant
-    if lane.limits_tenant:
-        _tenant(rows, work, lane)
+    tenant, tokens_max, requests_max = lane.tenant, lane.tenant_tokens_max, lane.tenant_requests_max
+    if tokens_max is not None:
+        rows.count("tenant", lane.tenant_scope, tenant.tokens + work.tokens, tokens_max, "tokens", TENANT_FULL)
+    if requests_max is not None:
+        rows.count("tenant", lane.tenant_scope, tenant.requests + work.sequences, requests_max, "requests", TENANT_FULL)
     # 2 memory; a missing gauge is not zero: no verdict, and the ledger's sum stands alone
     if pool.tokens_max is not None:
         rows.count("memory", pool_scope, pool.tokens + work.kv_tokens, pool.tokens_max, "tokens", POOL_FULL)
@@ -137,12 +140,3 @@ def _reading(rows: Compared, work: Work, lane: Lane) -> None:
     if tokens:
         for row in reading.rows(tokens, lane.service_class.ttft_slo_s, lane.pool_scope):
             rows.add(row)
-
-
-def _tenant(rows: Compared, work: Work, lane: Lane) -> None:
-    policy, tenant = lane.tenant_policy, lane.tenant
-    if policy.active_tokens_max is not None:
-        rows.count("tenant", lane.tenant_scope, tenant.tokens + work.tokens, policy.active_tokens_max, "tokens", TENANT_FULL)
-    if policy.active_requests_max is not None:
-        value = tenant.requests + work.sequences
-        rows.count("tenant", lane.tenant_scope, value, policy.active_requests_max, "requests", TENANT_FULL)

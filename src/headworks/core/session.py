@@ -104,7 +104,8 @@ class InsideLane(Lane):
         self.flow = (base.flow[0], use.scope)
         self.turn, self.weights = base.turn, base.weights
         self.share = self.use = self.gates = None
-        self.is_paced = self.limits_tenant = self.borrows = False
+        self.is_paced = self.borrows = False
+        self.tenant_tokens_max = self.tenant_requests_max = None
         own = base.pool.reserves.of(base.tenant.policy.name) if base.pool.reserves is not None else None
         self.reserve = own if own is not None and own.stated[1] else None
         """Of its places alone: its tokens are its session's, and nobody can take them back."""
