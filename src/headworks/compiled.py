@@ -35,7 +35,10 @@ COMPILED = (
     "gateway/answers.py",
     "gateway/asked.py",
     "gateway/audience.py",
+    "gateway/avoided.py",
     "gateway/clock.py",
+    "gateway/cost_meter.py",
+    "gateway/costs.py",
     "gateway/deadlines.py",
     "gateway/decisions.py",
     "gateway/dialects/base.py",
@@ -63,6 +66,7 @@ COMPILED = (
     "gateway/runner.py",
     "gateway/tracing.py",
     "gateway/usage.py",
+    "gateway/usage_files.py",
     "gateway/verdict_text.py",
     "ledgers/memory.py",
 )

@@ -250,6 +250,15 @@ def test_F2_a_form_is_not_lost_with_the_lines_that_do_not_fit(tmp_path: Path, mo
     assert find(tmp_path, "kept")[0]["record"]["verdicts"] == [FULL._asdict()]
 
 
+def test_F2_a_tenant_that_was_taken_out_has_forms_of_its_own_again() -> None:
+    """The very next line of it too."""
+    forms = log_forms.Forms()
+    assert [forms.outcome(ended("completed"), 0.0)[1] for _ in range(3)] == [1, 1, 1]
+    assert forms.forget("acme") == [1]
+    assert [forms.outcome(ended("completed"), 0.0)[1] for _ in range(3)] == [2, 2, 2]
+    assert [form["number"] for form in forms.made] == [1, 2]
+
+
 def test_F2_a_line_whose_form_is_gone_is_passed_over(tmp_path: Path) -> None:
     log = opened(tmp_path)
     log.write(named("r1", FULL))

@@ -182,8 +182,9 @@ class Lives(Sessions):
         """An answer with what the whole fleet has waiting (B2)."""
         execution, owner, sequence = command.execution, command.owner, self.sequence
         waiting, slots = turns.waiting_tokens(self.now_ms), turns.slots_tokens()
-        what = "reserve", execution, outcome, 0, state, short, None, "", owner, sequence, waiting, slots
-        return Answer(*what, goes_first=first)
+        return Answer(
+            "reserve", execution, outcome, 0, state, short, None, "", owner, sequence, waiting, slots, goes_first=first
+        )
 
     def _admit(self, entry: Entry | None, command: Reserve, replica: Replica, taken: Sequence[Counter]) -> Entry:
         """Write the record of what has just been charged."""

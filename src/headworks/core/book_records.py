@@ -25,7 +25,9 @@ TOMBSTONE_LEASES = 4
 """A tombstone is remembered for so many leases."""
 WAKES_MAX = 1024
 NEVER_MS = 1 << 62
-MINTED, KEYED, TOMBSTONES = 0, 1, 2
+MINTED = 0
+KEYED = 1
+TOMBSTONES = 2
 
 NOBODY = Boot(Owner("", ""))
 NOBODY.alive = False

@@ -22,7 +22,8 @@ from collections import deque
 STEP = 0.1
 DAMPED = 2.0
 """A level that is moved by more than this before its first miss is heard of swings to and fro."""
-TAIL_MIN, TAIL_MAX = -0.6, 0.4
+TAIL_MIN = -0.6
+TAIL_MAX = 0.4
 RECENT_MAX = 500
 """Requests over which the coverage is told."""
 

@@ -9,11 +9,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headworks.core import metering
-from headworks.core.decide import LIMIT, VALUE
 from headworks.core.effects import Judged
 from headworks.core.events import PassedBy
 from headworks.core.fallback import shaped
-from headworks.core.types import Decision, Request, Variant
+from headworks.core.types import LIMIT, VALUE, Decision, Request, Variant
 
 if TYPE_CHECKING:
     from headworks.core.boot import Boot

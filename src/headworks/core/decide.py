@@ -21,13 +21,11 @@ from headworks.core.policy import INFINITE_S, Policy
 from headworks.core.quota import GONE
 from headworks.core.reading import SATURATED
 from headworks.core.reasons import REASONS
-from headworks.core.types import REASON, Decision, Request, Row, Work
+from headworks.core.types import LIMIT, REASON, VALUE, Decision, Request, Row, Work
 from headworks.core.unread import to_read_tokens
 
 CHECK: Final = 0
-VALUE: Final = 2
-LIMIT: Final = 3
-"""Places in a `Row`."""
+"""Its place in a `Row`."""
 TENANT = "tenant"
 """The check of a tenant's own limits: whoever asks inside its reserve is held up by nothing else."""
 SOON_S = 1.0
@@ -85,7 +83,9 @@ class Decider:
         inside = lane.reserve is not None and lane.is_inside(work)
         if inside:  # no forecast says that it cannot be on time: there is room for it, or there will be
             life.start_by_s = max(life.start_by_s, min(request.start_by_s, request.arrived_s + lane.service_class.wait_s_max))
-        life.rows = rows = compare(request, work, lane, forecast, now_s)
+        compared = compare(request, work, lane, forecast, now_s)
+        life.rows = rows = compared.rows
+        count = len(rows)
         if kept is not None:
             rows.append(kept)
         if inside and lane.reserve is not None:
@@ -96,6 +96,8 @@ class Decider:
             rows += lane.gates.rows(now_s)
         if replica is None or (pool.queue.requests and not inside):
             return life, False
+        if compared.passed and len(rows) == count:
+            return life, True
         for row in rows:
             if row[VALUE] > row[LIMIT] and (not inside or row[CHECK] == TENANT):
                 return life, False
@@ -103,7 +105,7 @@ class Decider:
 
     def judge(self, life: Life, now_s: float) -> list[Row]:
         """All checks as things stand now."""
-        rows = compare(life.request, life.work, life.lane, life.forecast, now_s)
+        rows = compare(life.request, life.work, life.lane, life.forecast, now_s).rows
         kept = life.lane.kept(life.work, now_s) if life.lane.keeps else None
         if kept is not None:
             rows.append(kept)

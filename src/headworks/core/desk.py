@@ -166,11 +166,12 @@ class Desk:
 
     def ask(self, life: Life, command: Command, now_s: float) -> None:
         """Ask, and ask the same again until it is answered."""
+        name = life.execution.id or life.claim
+        if name in self.asks:  # what is asked last stands last
+            del self.asks[name]
         life.ask = command
         self._commands.append(command)
         life.ask_late_s = late_s = now_s + self.policy.ask_late_s
-        name = life.execution.id or life.claim
-        self.asks.pop(name, None)
         self.asks[name] = life
         if late_s < self._wake_s:
             self._wake_s = late_s

@@ -89,6 +89,8 @@ class Discipline:
         Where weights decide, those of other flows do not: it is not their turn, and what they wait for is not what it needs.
         """
         pool, flow = lane.pool, lane.flow
+        if not pool.queue.requests and pool.elsewhere.is_quiet:
+            return True
         if self.weighs:
             return not pool.queue.line(flow).requests and not pool.elsewhere.of(now_s, flow).gateways
         return not pool.queue.requests and not pool.elsewhere.of(now_s).gateways

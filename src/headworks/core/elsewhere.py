@@ -70,6 +70,11 @@ class Elsewhere:
         self._served: dict[Kind, deque[tuple[float, int, int]]] = {}
         """When, and what had been granted at all gateways by then, while something waited. Bounded by the classes there are."""
 
+    @property
+    def is_quiet(self) -> bool:
+        """Nobody else has told of anything that waits."""
+        return not self._told
+
     def of(self, now_s: float, kind: Kind = ()) -> Beside:
         """As things should stand now."""
         beside = self._told.get(kind) if self._told else None

@@ -110,15 +110,15 @@ def outcome_record(life: Life, outcome: str, now_s: float) -> Outcome:
 
 def _missed(life: Life, now_s: float) -> tuple[str, str] | None:
     """The first limit of its class that a complete answer did not keep, and what took the time; None: it is goodput."""
-    promise = life.lane.service_class
+    lane = life.lane
     first_s = life.first_byte_s if life.first_byte_s is not None else now_s
     arrived_s = life.request.arrived_s
-    if promise.ttft_slo_s is not None and life.streamed and first_s - arrived_s > promise.ttft_slo_s:
-        return "ttft", _cause(life, first_s - arrived_s, promise.ttft_slo_s)
-    if promise.e2e_slo_s is not None and now_s - arrived_s > promise.e2e_slo_s:
-        return "e2e", _cause(life, now_s - arrived_s, promise.e2e_slo_s)
+    if lane.ttft_slo_s is not None and life.streamed and first_s - arrived_s > lane.ttft_slo_s:
+        return "ttft", _cause(life, first_s - arrived_s, lane.ttft_slo_s)
+    if lane.e2e_slo_s is not None and now_s - arrived_s > lane.e2e_slo_s:
+        return "e2e", _cause(life, now_s - arrived_s, lane.e2e_slo_s)
     tokens = life.usage.output_tokens // max(1, life.work.sequences) if life.usage else 0
-    if promise.tpot_slo_s is None or tokens < 2 or (now_s - first_s) / (tokens - 1) <= promise.tpot_slo_s:
+    if lane.token_promise is None or tokens < 2 or (now_s - first_s) / (tokens - 1) <= lane.token_promise.each_s:
         return None
     return "tpot", "memory" if _was_preempted(life) else "compute"
 

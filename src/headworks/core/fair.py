@@ -220,9 +220,10 @@ class Turns:
 
     def unmark(self, flow: Flow, owner: Owner) -> None:
         """Nothing waits there any more."""
-        mark = self.marks.get((flow, owner)) or self._dormant.get((flow, owner))
-        if mark is not None:
-            self._drop(mark)
+        if self.marks or self._dormant:
+            mark = self.marks.get((flow, owner)) or self._dormant.get((flow, owner))
+            if mark is not None:
+                self._drop(mark)
 
     def note_slots(self, owner: Owner, slots_tokens: int) -> None:
         """Work of return slots this gateway has open."""
@@ -257,7 +258,7 @@ class Turns:
 
     def slots_tokens(self) -> int:
         """Work of return slots that all gateways have open."""
-        return sum(self.slots.values())
+        return sum(self.slots.values()) if self.slots else 0
 
     def snapshot(self) -> dict[str, object]:
         """As a JSON-able value."""

@@ -147,12 +147,9 @@ def wait_of(pool: Pool, ahead: Ahead, now_s: float) -> float | None:
 
 def waiting_inside(pool: Pool, now_s: float) -> int:
     """Requests waiting inside the engines that are not ours on their way in: they will run before a newcomer."""
-    total = 0
-    for replica in pool.replicas.values():
-        waiting = replica.waiting(now_s) - replica.opening
-        if waiting > 0:
-            total += waiting
-    return total
+    if pool.single is not None:
+        return max(0, pool.single.waiting(now_s) - pool.single.opening)
+    return sum(max(0, replica.waiting(now_s) - replica.opening) for replica in pool.replicas.values())
 
 
 def _reading(work: Work, lane: Lane, replica: Replica | None, now_s: float) -> Expected | None:

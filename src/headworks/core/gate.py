@@ -231,8 +231,9 @@ class Gate:
         elif answer.verb == "claim":
             self._on_claim_answered(answer, now_s)
         elif life is not None:
-            take = self._changes.told_again if answer.verb == "reassert" else self._course.answered
-            if take(life, answer, now_s):
+            again = answer.verb == "reassert"
+            ends = self._changes.told_again(life, answer, now_s) if again else self._course.answered(life, answer, now_s)
+            if ends:
                 self._ended(life, now_s)
         else:
             self._on_standing_answered(answer, now_s)

@@ -30,6 +30,8 @@ class Lane:
     """One (tenant, class, pool)."""
 
     __slots__ = (
+        "_one_of_pool",
+        "_one_of_tenant",
         "answers",
         "borrows",
         "by_deadline",
@@ -44,7 +46,6 @@ class Lane:
         "keeps",
         "kv_ratio_max",
         "lengths",
-        "limits_tenant",
         "limits_tenant_queue",
         "metered",
         "observed_scope",
@@ -64,7 +65,9 @@ class Lane:
         "tails",
         "tenant",
         "tenant_policy",
+        "tenant_requests_max",
         "tenant_scope",
+        "tenant_tokens_max",
         "token_promise",
         "ttft_slo_s",
         "turn",
@@ -118,8 +121,9 @@ class Lane:
         self.tenant_scope = f"tenant:{tenant.policy.name}"
         self.class_scope = f"class:{service_class.name}"
         self.pool_scope = f"pool:{pool.name}"
+        self._one_of_tenant, self._one_of_pool = (self.tenant_scope, "requests", 1), (self.pool_scope, "requests", 1)
         policy = tenant.policy
-        self.limits_tenant = policy.active_tokens_max is not None or policy.active_requests_max is not None
+        self.tenant_tokens_max, self.tenant_requests_max = policy.active_tokens_max, policy.active_requests_max
         self.metered = is_metered(policy) or pool.spill is not None
         """Its requests draw on rates, a retry budget, a quota or the budget of a spill (`metering.py`)."""
         self.session: SessionUse | None = None
@@ -150,10 +154,10 @@ class Lane:
 
     def tenant_fits(self, work: Work) -> bool:
         """By what the tenant holds through this gateway; the ledger knows about the others and has the last word."""
-        policy, tenant = self.tenant_policy, self.tenant
-        if policy.active_tokens_max is not None and tenant.tokens + work.tokens > policy.active_tokens_max:
+        tokens_max, requests_max, tenant = self.tenant_tokens_max, self.tenant_requests_max, self.tenant
+        if tokens_max is not None and tenant.tokens + work.tokens > tokens_max:
             return False
-        return policy.active_requests_max is None or tenant.requests + work.sequences <= policy.active_requests_max
+        return requests_max is None or tenant.requests + work.sequences <= requests_max
 
     def is_inside(self, work: Work) -> bool:
         """It asks for no more than what is kept for its tenant (B11)."""
@@ -180,15 +184,16 @@ class Lane:
     def charges(self, work: Work, replica_scope: str) -> tuple[tuple[str, str, int], ...]:
         """What a reserve charges: plain tokens to the tenant, whole memory blocks to pool and replica, sequences to all.
 
-        Plain tuples in the shape of `Charge`: six are made for every request. Two more where it stands on a reserve.
+        Plain tuples in the shape of `Charge`, which the ledger keeps for a minute: those of one sequence are made once for all
+        requests, the other four for each. Two more where it stands on a reserve.
         """
         tenant, pool = self.tenant_scope, self.pool_scope
         tokens, kv_tokens, sequences = work.tokens, work.kv_tokens, work.sequences
         plain: tuple[tuple[str, str, int], ...] = (
             (tenant, "tokens", tokens),
-            (tenant, "requests", sequences),
+            self._one_of_tenant if sequences == 1 else (tenant, "requests", sequences),
             (pool, "tokens", kv_tokens),
-            (pool, "requests", sequences),
+            self._one_of_pool if sequences == 1 else (pool, "requests", sequences),
             (replica_scope, "tokens", kv_tokens),
             (replica_scope, "requests", sequences),
         )

@@ -22,6 +22,7 @@ from itertools import accumulate
 
 from headworks.core.peak import AHEAD_TOKENS
 from headworks.core.prompt_sizes import UNSURE
+from headworks.core.stats import nearest
 from headworks.core.types import Usage, Work
 
 PARTS = 4
@@ -61,7 +62,7 @@ class PromptShares:
         share = self._shares.get(work.basis)
         if share is None or share.seen < KNOWN:
             return work.prefill_tokens
-        return round(work.prefill_tokens * share.came / share.charged)
+        return nearest(work.prefill_tokens * share.came / share.charged)
 
 
 class _Share:
@@ -114,7 +115,9 @@ class Lengths:
             self._total /= 2
         self._counts[bucket_of(tokens)] += 1.0
         self._total += 1.0
-        self._means, self._tails = None, []
+        self._means = None
+        if self._tails:
+            self._tails = []
         self._news += 1
         if self._all is not None:
             self._all.add(tokens)

@@ -7,7 +7,6 @@ looked at for a while *rests*: it keeps its tag and stands in no order, so that 
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 
 FLOWS_MAX = 4096
@@ -125,9 +124,14 @@ class Level:
         del self._names[at]
 
     def _place(self, tag: float, name: str) -> int:
-        """Where it stands, or would."""
+        """Where it stands, or would. `bisect` compares objects; compiled, this compares numbers and texts."""
         tags, names = self._tags, self._names
-        at = bisect_left(tags, tag)
-        if at < len(tags) and tags[at] == tag and names[at] != name:
-            at = bisect_left(names, name, at, bisect_right(tags, tag, at))
-        return at
+        low, high = 0, len(tags)
+        while low < high:
+            middle = (low + high) >> 1
+            stood = tags[middle]
+            if stood < tag or (stood == tag and names[middle] < name):
+                low = middle + 1
+            else:
+                high = middle
+        return low

@@ -18,17 +18,15 @@ if TYPE_CHECKING:
     from headworks.core.quota import QuotaCharge
     from headworks.core.replica import Replica
 
-CLAIMING, QUEUED, ASKED, UNASKED, SENT, RUNNING, LEAVING, SETTLING, ENDED = (
-    "claiming",
-    "queued",
-    "asked",
-    "unasked",
-    "sent",
-    "running",
-    "leaving",
-    "settling",
-    "ended",
-)
+CLAIMING = "claiming"
+QUEUED = "queued"
+ASKED = "asked"
+UNASKED = "unasked"
+SENT = "sent"
+RUNNING = "running"
+LEAVING = "leaving"
+SETTLING = "settling"
+ENDED = "ended"
 
 CHARGED_HERE = frozenset({ASKED, UNASKED, SENT, RUNNING, LEAVING, SETTLING})
 """States whose work counts as taken at this gateway, granted or not: what was asked for may have been granted."""

@@ -30,7 +30,9 @@ WHILE_FROZEN = "requests while it is frozen"
 AT_ONCE = (FROZEN, GONE, RETRIES, RATE)
 """Failed checks that refuse whatever else there is, the hardest first."""
 REASON = 5
-TOKENS, REQUESTS, MONEY = "tokens", "requests", "nanomoney"
+TOKENS = "tokens"
+REQUESTS = "requests"
+MONEY = "nanomoney"
 Draw = tuple[Bucket | Usage30, int, str]
 """A bucket or a count, what was drawn on it, and in which unit."""
 

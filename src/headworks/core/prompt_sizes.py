@@ -24,7 +24,10 @@ OBSERVATIONS_MIN = 20
 RATIOS_KEPT = 100
 RATIO_MARGIN = 1.05
 LEARN_EVERY = 4
-TEXT, WIDE, DENSE, TOOLS = "text", "wide", "dense", "tools"
+TEXT = "text"
+WIDE = "wide"
+DENSE = "dense"
+TOOLS = "tools"
 COUNTED = "counted"
 """Not learnt: a tokenizer has counted it, all but its template."""
 UNSURE = frozenset({"bytes", "learnt"})

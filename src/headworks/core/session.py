@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING
 from headworks.core import metering
 from headworks.core.checks import DELAY, POOL_FULL, QUEUE_FULL, TENANT_FULL
 from headworks.core.commands import Answer, CloseSession, Opening
-from headworks.core.decide import LIMIT, NEVER, VALUE
+from headworks.core.decide import NEVER
 from headworks.core.effects import Closed, Opened
 from headworks.core.events import CloseAsked
 from headworks.core.lane import Lane
 from headworks.core.life import Life
 from headworks.core.policy import INFINITE_S
 from headworks.core.session_use import EXHAUSTED, SessionUse, limit_tokens, tenant_of
-from headworks.core.types import REASON, Request, Row, SessionRecord, Work
+from headworks.core.types import LIMIT, REASON, VALUE, Request, Row, SessionRecord, Work
 
 if TYPE_CHECKING:
     from headworks.core.boot import Boot
@@ -104,7 +104,8 @@ class InsideLane(Lane):
         self.flow = (base.flow[0], use.scope)
         self.turn, self.weights = base.turn, base.weights
         self.share = self.use = self.gates = None
-        self.is_paced = self.limits_tenant = self.borrows = False
+        self.is_paced = self.borrows = False
+        self.tenant_tokens_max = self.tenant_requests_max = None
         own = base.pool.reserves.of(base.tenant.policy.name) if base.pool.reserves is not None else None
         self.reserve = own if own is not None and own.stated[1] else None
         """Of its places alone: its tokens are its session's, and nobody can take them back."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right, insort
 from collections import deque
 
 
@@ -21,11 +20,11 @@ class Window:
     def add(self, value: float) -> None:
         if self.count == self.size:
             oldest = self._newest.popleft()
-            del self._sorted[bisect_left(self._sorted, oldest)]
+            del self._sorted[_first_above(self._sorted, oldest) - 1]
         else:
             self.count += 1
         self._newest.append(value)
-        insort(self._sorted, value)
+        self._sorted.insert(_first_above(self._sorted, value), value)
 
     def __len__(self) -> int:
         return self.count
@@ -40,12 +39,31 @@ class Window:
 
     def count_above(self, value: float) -> int:
         """How many are larger."""
-        return len(self._sorted) - bisect_right(self._sorted, value)
+        return len(self._sorted) - _first_above(self._sorted, value)
 
     def median_above(self, value: float) -> float:
         """The smallest value that at least half of those larger than this do not exceed. There must be such values."""
-        first = bisect_right(self._sorted, value)
+        first = _first_above(self._sorted, value)
         return self._sorted[first + (len(self._sorted) - first - 1) // 2]
+
+
+def _first_above(values: list[float], value: float) -> int:
+    """Its place behind all that are not larger. `bisect` compares objects; compiled, this compares numbers."""
+    low, high = 0, len(values)
+    while low < high:
+        middle = (low + high) >> 1
+        if value < values[middle]:
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+def nearest(value: float) -> int:
+    """What `round` says of a number that is not below zero, which is looked up and called as an object."""
+    whole = int(value)
+    part = value - whole
+    return whole + 1 if part > 0.5 or (part == 0.5 and whole % 2) else whole
 
 
 class FittedLine:

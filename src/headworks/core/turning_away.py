@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 
 from headworks.core import metering
 from headworks.core.checks import POOL_FULL
-from headworks.core.decide import AT_ONCE, LIMIT, VALUE
+from headworks.core.decide import AT_ONCE
 from headworks.core.effects import TurnedAway
 from headworks.core.life import Life
 from headworks.core.tenant import FROZEN, RATE
-from headworks.core.types import Forecast, Request, Row, Work
+from headworks.core.types import LIMIT, VALUE, Forecast, Request, Row, Work
 
 if TYPE_CHECKING:
     from headworks.core.changes import Changes

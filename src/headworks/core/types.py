@@ -158,8 +158,10 @@ request has half a dozen, and most are never looked at again: `verdicts` makes t
 A count is an `int` and stays one, compiled or not."""
 
 
+VALUE: Final = 2
+LIMIT: Final = 3
 REASON: Final = 5
-"""Its place in a row."""
+"""Their places in a row."""
 
 
 def verdicts(rows: Sequence[Row]) -> tuple[Verdict, ...]:

@@ -70,20 +70,18 @@ class Accounts:
         decided: dict[Name, list[Decision]] = {}
         ended: dict[Name, list[Outcome]] = {}
         turned: dict[Name, list[TurnedAway]] = {}
-        for one in waiting:
+        same: list[Decision] = []
+        alike: list[Outcome] = []
+        for one in waiting:  # most are like the one before, which is seen sooner than their name is made
             if isinstance(one, Decision):
-                made = one.key.tenant, one.service_class, one.model, one.outcome, one.reason
-                same = decided.get(made)
-                if same is None:
-                    same = decided[made] = []
+                if not same or not _are_decided_alike(one, same[-1]):
+                    same = decided.setdefault((one.key.tenant, one.service_class, one.model, one.outcome, one.reason), [])
                 same.append(one)
             elif isinstance(one, TurnedAway):
                 turned.setdefault(_turned_name(one), []).append(one)
             else:
-                name = _name(one)
-                alike = ended.get(name)
-                if alike is None:
-                    alike = ended[name] = []
+                if not alike or not _have_ended_alike(one, alike[-1]):
+                    alike = ended.setdefault(_name(one), [])
                 alike.append(one)
         for same in decided.values():
             self._count_decisions(same)
@@ -247,6 +245,33 @@ class Accounts:
     def loop_lag(self, worker: str, seconds: float) -> None:
         """How late the loop ran something."""
         self._registry.histogram("loop_lag_seconds", worker).observe(seconds)
+
+
+def _are_decided_alike(one: Decision, other: Decision) -> bool:
+    """Of one tenant, class, model, outcome and reason."""
+    return (
+        one.outcome == other.outcome
+        and one.key.tenant == other.key.tenant
+        and one.service_class == other.service_class
+        and one.model == other.model
+        and one.reason == other.reason
+    )
+
+
+def _have_ended_alike(one: Outcome, other: Outcome) -> bool:
+    """Of one `_name`."""
+    return (
+        one.outcome == other.outcome
+        and one.key.tenant == other.key.tenant
+        and one.client == other.client
+        and one.service_class == other.service_class
+        and one.model == other.model
+        and one.pool == other.pool
+        and one.reason == other.reason
+        and one.evidence == other.evidence
+        and one.retry == other.retry
+        and one.retry_kind == other.retry_kind
+    )
 
 
 def _name(end: Outcome) -> Name:

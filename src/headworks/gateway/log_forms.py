@@ -47,10 +47,14 @@ class Forms:
         """By gateway, tenant, class, model and pool, or by `AWAY` and the route; the one that was used last is the first."""
         self._ends: dict[tuple[str, str, str, str, str, str, str], int] = {}
         """By tenant, client, class, model, pool, kind of prompt and route."""
+        self._last_end = "", "", "", "", "", "", ""
+        self._last_number = 0
+        """The form of the outcome before."""
         self.made: list[dict[str, object]] = []
 
     def forget(self, tenant: str) -> list[int]:
         """A tenant is taken out of the log: what comes of it now has forms of its own. Gives the numbers of those of before."""
+        self._last_number = 0
         shapes = [name for name in self._shapes if name[1] == tenant]
         ends = [name for name in self._ends if name[0] == tenant]
         return [shape.number for name in shapes for shape in self._shapes.pop(name)] + [self._ends.pop(name) for name in ends]
@@ -212,8 +216,11 @@ class Forms:
         """The form of an outcome."""
         kind, route = ("", "") if request is None else (request.prompt_kind, request.route)
         common = (outcome.key.tenant, outcome.client, outcome.service_class, outcome.model, outcome.pool, kind, route)
+        if common == self._last_end and self._last_number:  # most end as the one before, which is seen sooner than it is found
+            return self._last_number
         number = self._ends.get(common)
         if number is not None:
+            self._last_end, self._last_number = common, number
             return number
         form: dict[str, object] = {**dict(zip(END, common, strict=False)), "asked": [kind, route]}
         if self._count >= FORMS_MAX:
