@@ -5,21 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import threading
-from collections.abc import Callable, Sequence
-from functools import partial
+import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from app_scene import ENVIRONMENT, PATIENT, Scene, call, chat, fake_engine, first_event, rest_of_stream, run, scene
 
-from headworks.cli import serve
+from headworks.cli.configured import Asked
 from headworks.cli.main import run as headworks
 from headworks.cli.reloading import Reloading
-from headworks.config import options
-from headworks.config.problems import ConfigError
-from headworks.config.schema import Config
+from headworks.config.problem import ConfigError
 from headworks.testing import servers
 
 Capture = pytest.CaptureFixture[str]
@@ -275,43 +272,27 @@ def test_H2_the_admin_key_comes_from_the_file_or_the_environment(
     run("uvloop", steps())
 
 
-def reloads(file: Path, as_asked: Callable[[Config], Config] = lambda config: config) -> Reloading:
-    return Reloading(file, as_asked, False, 0)
+def reloads(file: Path, **asked: Any) -> Reloading:
+    return Reloading(file, Asked(str(file), **asked))
 
 
-def test_I39_the_file_of_a_reload_is_read_and_checked_beside_the_loop(
-    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its readers stand in for a long file: they wait until the gateway has served somebody."""
-    served, reads = threading.Event(), []
-
-    def slow(real: Callable[..., Any]) -> Callable[..., Any]:
-        def read(*given: Any, **more: Any) -> Any:
-            reads.append(real.__name__)
-            assert served.wait(10.0), "the loop waits for the file"
-            return real(*given, **more)
-
-        return read
-
-    monkeypatch.setattr(serve.load, "load", slow(serve.load.load))
-    monkeypatch.setattr(serve.build, "policy", slow(serve.build.policy))
+def test_I39_the_file_of_a_reload_is_read_and_checked_beside_the_loop(tmp_path: Path, capsys: Capture) -> None:
+    """A pipe stands in for a long file: it is not at its end until the gateway has served somebody."""
     file = tmp_path / "headworks.yaml"
+    os.mkfifo(file)
 
     async def steps() -> None:
-        served.set()
         async with scene() as s:
-            reads.clear()
-            file.write_text(json.dumps(s.texts | {"classes": {"interactive": {"queue": {"wait_s_max": 0.4}}}}))
             before = s.app.policy.version
-            served.clear()
             reloading = asyncio.ensure_future(reloads(file).reload(s.app, "asked"))
-            await s.until(lambda: reads == ["load"])
+            slow = await asyncio.to_thread(file.open, "w")  # returns when somebody reads
+            slow.write(json.dumps(s.texts | {"classes": {"interactive": {"queue": {"wait_s_max": 0.4}}}}))
             assert (await s.ask(chat())).status == 200
             assert s.app.policy.version == before
-            served.set()
+            slow.close()
             await reloading
-            assert reads == ["load", "policy"]
             assert s.app.policy.version != before
+            file.unlink()
             file.write_text("pools: {}")
             with pytest.raises(ConfigError):
                 await reloads(file).reload(s.app, "asked")
@@ -324,8 +305,6 @@ def test_I39_the_file_of_a_reload_is_read_and_checked_beside_the_loop(
 
 def test_H4_a_reload_keeps_what_the_command_line_said(tmp_path: Path, capsys: Capture) -> None:
     file = tmp_path / "headworks.yaml"
-    observing = partial(options.with_options, environment=ENVIRONMENT, observe=True)
-    wrong = partial(options.with_options, environment=ENVIRONMENT, workers=2)
 
     async def steps() -> None:
         async with scene(server={"mode": "observe"}) as s:
@@ -333,13 +312,13 @@ def test_H4_a_reload_keeps_what_the_command_line_said(tmp_path: Path, capsys: Ca
             file.write_text(json.dumps(texts))
             assert s.app.policy.observe
             number = s.app.policy.number
-            await reloads(file, observing).reload(s.app, "asked")
+            await reloads(file, observe=True).reload(s.app, "asked")
             assert s.app.policy.observe and s.app.policy.number > number
             await reloads(file).reload(s.app, "asked")
             assert not s.app.policy.observe
             number = s.app.policy.number
             with pytest.raises(ConfigError):
-                await reloads(file, wrong).reload(s.app, "asked")
+                await reloads(file, workers=2).reload(s.app, "asked")
             assert s.app.policy.number == number
 
     run("uvloop", steps())

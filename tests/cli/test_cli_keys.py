@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -247,5 +249,7 @@ def test_check_says_that_a_gateway_would_not_start(place: Path, capsys: Capture)
     (place / "ledger.db.pepper").unlink()
     assert headworks(["check"]) == 0
     assert "a gateway will not start: " in capsys.readouterr().out
-    assert headworks(["serve", "--config", "headworks.yaml"]) == 2
-    assert "ledger.db.pepper is missing: no key can be known without it" in capsys.readouterr().err
+    command = [sys.executable, "-m", "headworks.cli.main", "serve", "--config", "headworks.yaml"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert ended.returncode == 2
+    assert "ledger.db.pepper is missing: no key can be known without it" in ended.stderr

@@ -100,9 +100,10 @@ def test_serve_says_which_port_is_taken_by_another(taken: str) -> None:
     assert address in line and "Address already in use" in line and "--listen and --admin name others" in line
 
 
-def test_serve_says_which_directory_cannot_be_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_serve_says_which_directory_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "a-file").write_text("")
     file = tmp_path / "headworks.yaml"
     file.write_text(f"{SMALLEST}ledger: {{url: 'memory:'}}\nlog: {{decisions: {tmp_path}/a-file/decisions}}\n")
-    assert run(["serve", "--config", str(file)]) == 2
-    assert f"headworks: {tmp_path}/a-file/decisions: Not a directory\n" in capsys.readouterr().err
+    command = [sys.executable, "-m", "headworks.cli.main", "serve", "--config", str(file)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert (ended.returncode, ended.stderr) == (2, f"headworks: {tmp_path}/a-file/decisions: Not a directory\n")

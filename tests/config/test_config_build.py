@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from reading import ENVIRONMENT, EXAMPLE, POOL, read
 
+from headworks.config.address import Address
 from headworks.config.build import policy, settings
 from headworks.config.load import load
 from headworks.config.options import for_upstream, with_options
-from headworks.config.problems import ConfigError
-from headworks.config.values import Address
+from headworks.config.problem import ConfigError
 from headworks.core.policy import (
     ClassPolicy,
     DisciplinePolicy,

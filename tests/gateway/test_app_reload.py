@@ -13,16 +13,12 @@ import httpx
 from app_scene import ENVIRONMENT, SIZES, Scene, chat, fake_engine, first_event, rest_of_stream, run, scene
 from http_port import Answer
 
+from headworks.cli.configured import Asked
 from headworks.cli.reloading import Reloading
-from headworks.config.schema import Config
 
 WIDE, NARROW = 4_000, 400
 """Tokens a tenant may hold at once, under one policy and under the other: one is a tenth of the other."""
 AT_ONCE: dict[str, Any] = {"interactive": {"slo": {"ttft_s": 20}, "on_tenant_full": "refuse", "queue": {"wait_s_max": 20}}}
-
-
-def unchanged(config: Config) -> Config:
-    return config
 
 
 def tenants(tokens: int) -> dict[str, Any]:
@@ -106,7 +102,7 @@ def test_I39_a_bad_file_under_load_changes_nothing_and_says_everything(tmp_path:
         async with scene(tenants=tenants(WIDE), classes=AT_ONCE, server={"admin_key": "env:ADMIN"}) as s:
             file = tmp_path / "headworks.yaml"
             file.write_text(json.dumps(s.texts))
-            reloading = Reloading(file, unchanged, False, 1)
+            reloading = Reloading(file, Asked(str(file)))
             s.app.reload_by = lambda reason: reloading.reload(s.app, reason)
             before, answers = s.app.policy.version, list[Answer]()
             client = asyncio.ensure_future(asking(s, answers, lambda: len(answers) >= 40))
@@ -145,7 +141,7 @@ def test_I39_an_operator_reloads_and_is_told_the_version_that_is_in_force(tmp_pa
             assert (await reload_over_http(s)).json()["error"]["message"].startswith("This gateway was started without a file")
             file = tmp_path / "headworks.yaml"
             file.write_text(json.dumps({**s.texts, "tenants": tenants(NARROW)}))
-            reloading = Reloading(file, unchanged, False, 1)
+            reloading = Reloading(file, Asked(str(file)))
             s.app.reload_by = lambda reason: reloading.reload(s.app, reason)
             before = s.app.policy.version
             told = await reload_over_http(s)
@@ -166,7 +162,7 @@ def test_I39_a_file_that_changes_is_taken_once_it_stands_still(tmp_path: Path, m
         async with scene(tenants=tenants(WIDE)) as s:
             file = tmp_path / "headworks.yaml"
             file.write_text(json.dumps(s.texts))
-            reloading = Reloading(file, unchanged, False, 1)
+            reloading = Reloading(file, Asked(str(file)))
             watching = asyncio.ensure_future(reloading.when_changed(s.app, every_s=0.02))
             number = s.app.policy.number
             await asyncio.sleep(0.1)
@@ -194,7 +190,7 @@ def test_I39_a_file_that_is_still_being_written_is_left_alone(tmp_path: Path, mo
         async with scene(tenants=tenants(WIDE)) as s:
             file = tmp_path / "headworks.yaml"
             file.write_text(json.dumps(s.texts))
-            reloading = Reloading(file, unchanged, False, 1)
+            reloading = Reloading(file, Asked(str(file)))
             watching = asyncio.ensure_future(reloading.when_changed(s.app, every_s=0.3))
             number = s.app.policy.number
             for tokens in range(1_000, 1_010):  # each of them good by itself, and none of them the last word

@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from headworks.config.values import Address
+from headworks.config.address import Address
 from headworks.gateway.admin_server import UNTAKEN_MS_MAX
 from headworks.gateway.http.listen import set_options
 from headworks.gateway.inherited import InheritedError, checked, inherited

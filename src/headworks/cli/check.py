@@ -21,7 +21,7 @@ from headworks.cli.tokenizer_notes import tokenizer_notes
 from headworks.config.build import policy, settings
 from headworks.config.checks_pools import replica_evidence
 from headworks.config.load import Loaded, load
-from headworks.config.problems import Problem
+from headworks.config.problem import Problem
 from headworks.config.schema import Config
 from headworks.core.buckets import size
 from headworks.core.policy import ClassPolicy, PoolPolicy, TenantPolicy

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from headworks.config import jwt
 from headworks.config.load import Loaded
-from headworks.config.problems import Problem
+from headworks.config.problem import Problem
 
 
 def jwt_notes(loaded: Loaded) -> list[Problem]:

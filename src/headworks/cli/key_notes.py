@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from headworks.config import build
 from headworks.config.checks import NO_KEY
 from headworks.config.load import Loaded
-from headworks.config.problems import Problem
+from headworks.config.problem import Problem
 from headworks.ledgers.base import LedgerError, open_keys
 from headworks.ledgers.key_rules import ADMIN, Keyring, KeyStoreError, StoredKey
 

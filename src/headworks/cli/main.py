@@ -22,7 +22,7 @@ from headworks import RUNS_AS, __version__
 HOLDS, DOES_NOT_HOLD, COULD_NOT_RUN = 0, 1, 2
 INTERRUPTED, UNREAD = 130, 141
 """As shells have it of a program that a signal ended: Ctrl-C, and a pipe whose reader has seen enough. Neither is an answer."""
-SPEAK_FOR_THEMSELVES = ("headworks.config.problems", "headworks.ledgers.errors")
+SPEAK_FOR_THEMSELVES = ("headworks.config.problem", "headworks.ledgers.errors")
 """Where errors come from whose text says everything. By name, so that a verb loads no more than it needs."""
 
 

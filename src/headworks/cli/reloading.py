@@ -8,18 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
-
-from headworks.config import build, load
-from headworks.config.problems import ConfigError, Problem
-from headworks.config.schema import Config
+from headworks.cli.configured import Asked, configured
+from headworks.config.problem import ConfigError, Problem
 from headworks.engines.base import EngineError
 
 if TYPE_CHECKING:
@@ -35,12 +30,9 @@ Seen = tuple[int, int, int]
 class Reloading:
     """The file of one gateway, and how it becomes what is in force."""
 
-    def __init__(self, file: Path, as_asked: Callable[[Config], Config], exposed: bool, worker: int) -> None:
+    def __init__(self, file: Path, asked: Asked) -> None:
         self.file = file
-        self._as_asked = as_asked
-        """The options of the command line hold over the file."""
-        self._exposed = exposed
-        self._worker = worker
+        self._asked = asked
         self._one_at_a_time = asyncio.Lock()
         self._taken = self.seen()
         """How the file looked when it was last read."""
@@ -61,25 +53,20 @@ class Reloading:
                 await self._take(app)
             except ConfigError as error:
                 for problem in error.problems:
-                    typer.echo(f"not reloaded: {problem}", err=True)
+                    print(f"not reloaded: {problem}", file=sys.stderr)
                 raise
-        typer.echo(f"reloaded, policy {app.policy.version} ({reason})")
+        print(f"reloaded, policy {app.policy.version} ({reason})")
         sys.stdout.flush()
         return app.policy.version
 
     async def _take(self, app: App) -> None:
-        """A thousand tenants take half a second to check: beside the loop."""
-        loaded = await asyncio.to_thread(load.load, str(self.file), os.environ, exposed_ok=self._exposed)
-        if loaded.config is None:
-            raise ConfigError(loaded.problems)
-        config = await asyncio.to_thread(self._as_asked, loaded.config)
-        wanted = build.settings(config, os.environ, self._worker)
-        fixed = app.fixed(wanted)
+        """A thousand tenants take half a second to check: in a process of their own, which is waited for beside the loop."""
+        found = await asyncio.to_thread(configured, self._asked, max(app.policy.number + 1, policy_number()))
+        fixed = app.fixed(found.settings)
         if fixed:
             raise self._no_use(f"{', '.join(fixed)} can only change with a restart")
-        policy = await asyncio.to_thread(build.policy, config, number=max(app.policy.number + 1, policy_number()))
         try:
-            await app.reload(policy, wanted)
+            await app.reload(found.policy, found.settings)
         except EngineError as error:
             raise self._no_use(str(error)) from None
 

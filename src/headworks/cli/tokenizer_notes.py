@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headworks.config.load import Loaded
-from headworks.config.problems import Problem
+from headworks.config.problem import Problem
 from headworks.gateway.counting import TokenizerError, load
 
 

@@ -10,8 +10,10 @@ from dataclasses import replace
 from hashlib import sha256
 
 from headworks.config import jwt, secret
+from headworks.config.address import address
 from headworks.config.pools import Discipline, Model, Pool, Price, Spill
 from headworks.config.schema import Config
+from headworks.config.secret import ENVIRONMENT_NAME
 from headworks.config.settings import (
     ClientKey,
     ConnectionLimits,
@@ -26,7 +28,6 @@ from headworks.config.settings import (
     UsageSettings,
 )
 from headworks.config.traffic import STEP_ACTIONS, PressureStep, Quota, Rate, ServiceClass, Tenant
-from headworks.config.values import ENVIRONMENT_NAME, address
 from headworks.core.policy import (
     MIRROR,
     BreakerPolicy,

@@ -10,12 +10,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from headworks.config import jwt, ledger_url, secret
+from headworks.config.address import address
 from headworks.config.checks_pools import POOL_CHECKS
 from headworks.config.document import Path
 from headworks.config.findings import Finding
 from headworks.config.schema import LEDGERS_IN_FORCE, Config
+from headworks.config.secret import ENVIRONMENT_NAME
 from headworks.config.traffic import STEP_ACTIONS, PressureStep
-from headworks.config.values import ENVIRONMENT_NAME, address
 
 NO_KEY = "no key stands here; unless one is stored (headworks keys add), nobody can ask as this tenant"
 EMBEDDED = ("memory", "sqlite")

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator
 from typing import TypeAlias
 from urllib.parse import urlsplit
 
+from headworks.config.address import address, is_loopback
 from headworks.config.document import Path
 from headworks.config.findings import Finding
 from headworks.config.pools import Pool, Replica
 from headworks.config.schema import Config
-from headworks.config.values import address, is_loopback
 
 ENGINE_EVIDENCE: dict[str, tuple[str, ...]] = {
     "vllm": ("E1", "E3a", "E3b", "E4"),

@@ -8,10 +8,11 @@ from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
+from headworks.config.address import is_loopback
 from headworks.config.document import Path
 from headworks.config.findings import Finding
 from headworks.config.settings import IssuerKeys, TokenRules
-from headworks.config.values import Name, Seconds, Section, Text, WebUrl, is_loopback
+from headworks.config.values import Name, Seconds, Section, Text, WebUrl
 
 Algorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]
 """Those with a public key only: with a shared secret, whoever can verify a token can make one."""

@@ -18,7 +18,7 @@ from pydantic_core import ErrorDetails
 
 from headworks.config import checks, problems, tree
 from headworks.config.document import BYTES_MAX, Document, DocumentError, Path, parse
-from headworks.config.problems import ConfigError, Problem
+from headworks.config.problem import ConfigError, Problem
 from headworks.config.schema import NOT_YET_IN_FORCE, Config, NotYet
 
 ROUNDS_MAX = 8

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from headworks.config import checks, problems
-from headworks.config.problems import ConfigError, Problem
+from headworks.config.problem import ConfigError, Problem
 from headworks.config.schema import Config
 
 

@@ -6,8 +6,7 @@ import hmac
 import re
 from collections.abc import Mapping
 
-from headworks.config.values import ENVIRONMENT_NAME
-
+ENVIRONMENT_NAME = re.compile(r"env:([A-Za-z_][A-Za-z0-9_]*)")
 LENGTH_MAX = 4_096
 KEYS_SECRET_LENGTH_MIN = 32
 """Of `ledger.keys_secret`, which all stored keys are hashed under: what is shorter can be guessed."""

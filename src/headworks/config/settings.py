@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from headworks.config.address import Address
 from headworks.config.secret import Secret
-from headworks.config.values import Address
 
 
 @dataclass(slots=True)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 from urllib.parse import SplitResult, urlsplit
 
@@ -17,6 +16,8 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic_core import PydanticCustomError
 
 from headworks.config import ledger_url
+from headworks.config.address import address
+from headworks.config.secret import ENVIRONMENT_NAME
 
 WRONG = "headworks"
 SECONDS_MAX = 31 * 86_400.0
@@ -25,7 +26,6 @@ NUMBER_MAX = 2**53
 TEXT_LENGTH_MAX = 1_024
 SECRET_KEYS = frozenset({"admin_key", "api_key", "keys", "keys_secret"})
 """Keys whose value is a secret or names one: what was given there is never shown."""
-ENVIRONMENT_NAME = re.compile(r"env:([A-Za-z_][A-Za-z0-9_]*)")
 
 
 class Section(BaseModel):
@@ -49,45 +49,6 @@ def section(kind: type[Section], sentence: str) -> Any:
 def wrong(allowed: str) -> PydanticCustomError:
     """The error of a value that is not allowed, saying what is."""
     return PydanticCustomError(WRONG, "{allowed}", {"allowed": allowed})
-
-
-@dataclass(slots=True)
-class Address:
-    """Where to listen."""
-
-    host: str
-    port: int
-    """0: the system chooses."""
-
-    @property
-    def is_loopback(self) -> bool:
-        """Whether only this machine can reach it."""
-        return is_loopback(self.host)
-
-    def after(self, steps: int) -> Address:
-        """So many ports further; where the system chooses it goes on choosing."""
-        return Address(self.host, self.port + steps if self.port else 0)
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-
-def address(text: str) -> Address:
-    """`HOST:PORT` or `[IPV6]:PORT` taken apart. Raises `ValueError`."""
-    found = re.fullmatch(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9_.-]+)):(\d{1,5})", text)
-    if found is None or int(found[3]) > 65_535:
-        raise ValueError(text)
-    if found[1]:
-        ipaddress.IPv6Address(found[1])
-    return Address(found[1] or found[2], int(found[3]))
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a host name or address stays on this machine. A name other than localhost is not looked up."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host.lower() == "localhost"
 
 
 def _address(text: str) -> str:

@@ -10,7 +10,7 @@ import os
 import socket
 from collections.abc import MutableMapping
 
-from headworks.config.values import Address
+from headworks.config.address import Address
 
 FIRST_DESCRIPTOR = 3
 PUBLIC, ADMIN = NAMES = ("public", "admin")

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from headworks.config.problems import ConfigError
+from headworks.config.problem import ConfigError
 from headworks.gateway.admin_keys import Guard, json_body, refused
 
 REASON_CHARACTERS_MAX = 256

@@ -8,8 +8,8 @@ from typing import Protocol
 
 import grpc
 
+from headworks.config.address import Address
 from headworks.config.settings import TlsFiles
-from headworks.config.values import Address
 from headworks.gateway.envoy.health import Health
 
 MESSAGE_BYTES_MAX = 16_777_216
