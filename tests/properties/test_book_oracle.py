@@ -78,7 +78,7 @@ class Journal:
         """Once all is written: what a kill may forget of the last moments is told in `test_journal_kills.py`."""
         self._world.store.write()
         self._world.killed()
-        kept = json.dumps(self._beside.snapshot())
+        kept = json.dumps(self._beside.snapshot(with_ended=False))  # nobody gave a key
         self._beside = Book(LEASE_MS, REMEMBER_MS)
         self._beside.restore(json.loads(kept))
 
