@@ -2,7 +2,8 @@
 
 What is changed: comparisons, `and` and `or`, arithmetic, constants, conditions, `min` and `max`, what is returned, and
 statements that are left out; in functions, in tables, and in what fields and arguments are by default. What is not:
-docstrings, annotations, assertions (they say what is known), the words of what is raised, and the text inside of f-strings.
+docstrings, annotations, assertions (they say what is known; `strict=True` is one), the words of what is raised, the text inside
+of f-strings, and one falsehood for another.
 """
 
 from __future__ import annotations
@@ -111,7 +112,7 @@ class Source:
     def _fields(self, node: ast.AST, number: int, function: str, digest: str, targets: tuple[str, ...]) -> None:
         """Every expression below the node, and every list of statements."""
         for field, value in ast.iter_fields(node):
-            if field in SKIPPED_FIELDS or value is None:
+            if field in SKIPPED_FIELDS or value is None or getattr(node, "arg", None) == "strict":
                 continue
             if isinstance(value, list) and value and isinstance(value[0], ast.stmt):
                 self._body(value, function, digest)
@@ -194,7 +195,7 @@ def _of_statement(statement: ast.stmt) -> Iterator[ast.stmt]:
     elif isinstance(statement, ast.Continue):
         yield ast.Break()
     elif isinstance(statement, ast.Return):
-        if statement.value is not None and not _is_constant(statement.value):
+        if statement.value is not None and not _is_false(statement.value):
             yield ast.Return(ast.Constant(None))
     elif _has_effect(statement):
         yield ast.If(ast.Constant(0), [statement], [])
@@ -240,8 +241,8 @@ def _other_constants(value: object) -> Iterator[ast.Constant]:
         yield ast.Constant(f"{value}X")
 
 
-def _is_constant(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and node.value is None
+def _is_false(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and not node.value
 
 
 def _digest(statement: ast.stmt) -> str:

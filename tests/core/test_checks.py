@@ -11,7 +11,7 @@ from headworks.core.checks import compare
 from headworks.core.lane import Lane
 from headworks.core.pool import Pool
 from headworks.core.types import Forecast, Request, Row, Work
-from tests.core.driver import Bench, policy
+from tests.core.driver import Bench, capacity, policy
 
 WORK = Work(tokens=100, prefill_tokens=80, sequences=2, engine_s=0.0, kv_tokens=112, output_tokens=20)
 KNOWN = Forecast(0.25, 0.125, 0.5, None, 40.0, 1.0, "queue", wait_most_s=0.75)
@@ -170,3 +170,13 @@ def test_D3_a_queue_without_bounds_refuses_nobody_for_waiting() -> None:
 def test_B1_a_promise_of_the_whole_answer_is_compared_where_it_is_known() -> None:
     scene = Scene(interactive={"e2e_slo_s": 30.0})
     assert scene.rows(replace(KNOWN, total_s=3.0)) == [*POOL, *QUEUE, WAIT, FIRST_TOKEN], "the engine's pace is not known"
+
+
+def test_D4_of_several_engines_the_one_with_the_lowest_peak_counts() -> None:
+    bench = Bench(policy(pool={"over_commit": 2.0}, replicas=2), capacities=(capacity(), capacity("p/1", 20_000)))
+    pool = bench.gate._desk.pools["p"]
+    pool.unguarded_tokens = 0
+    lane = bench.gate._desk.lane("acme", "interactive", "p")
+    (peak,) = [row for row in compare(bench.request(100), WORK, lane, KNOWN, bench.now_s) if row[4] == "kv_peak_ratio"]
+    first, second = (pool.replicas[name].memory.peak_with(WORK, lane.lengths, bench.now_s) for name in ("p/0", "p/1"))
+    assert peak[2] == first / 40_000 < second / 20_000
