@@ -294,9 +294,8 @@ def test_E4_what_a_sample_shows_of_an_engines_life() -> None:
 
 
 def test_F10_so_many_sequences_as_the_most_of_its_requests_and_one_where_nothing_says() -> None:
-    assert (
-        sequences((Charge("pool:p", "requests", 1), Charge("replica:p/0", "requests", 3), Charge("pool:p", "tokens", 9))) == 3
-    )
+    tokens = Charge("pool:p", "tokens", 9)
+    assert sequences((Charge("pool:p", "requests", 1), Charge("replica:p/0", "requests", 3), tokens)) == 3
     assert sequences((tokens,)) == 1
 
 
