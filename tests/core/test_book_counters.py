@@ -98,6 +98,7 @@ def test_A2_what_is_committed_stays_and_is_excess_above_the_limit_only() -> None
     assert (one.held, one.excess) == (15, 15)
     counters.set((), ())
     assert (one.held, one.committed, one.limit, one.excess) == (0, 0, UNLIMITED, 0)
+    assert counters.committed("nobody", "tokens") == 0
 
 
 def test_A11_a_limit_that_is_told_again_by_the_same_policy_forgets_its_excess() -> None:

@@ -17,6 +17,7 @@ from headworks.core.commands import (
     Cancel,
     Claim,
     CloseSession,
+    Depart,
     Grow,
     Heartbeat,
     Held,
@@ -30,6 +31,8 @@ from headworks.core.commands import (
     TellSession,
     Withdraw,
 )
+from headworks.core.fair import Mark
+from headworks.core.level import Level
 from headworks.core.types import Charge, Owner, RequestKey, Reservation, SessionRecord
 from headworks.testing.suites.ledger_sessions import inside, opening
 from headworks.testing.suites.ledger_subject import FIRST, LEASE_MS, REMEMBER_MS, SECOND, reserve, used
@@ -130,6 +133,51 @@ def test_D1_a_flow_that_has_had_its_turn_exactly_has_caught_up() -> None:
     assert level.caught_up("beta") is True
 
 
+def test_D1_growth_in_no_tokens_takes_no_turn() -> None:
+    asked = Asked()
+    asked.ask(reserve("x", 100), Grow("x", FIRST, 1, (Charge("pool:pool", "requests", 1),)))
+    assert tag(asked) == 100.0
+
+
+@pytest.mark.parametrize(("first", "outcome"), [("large", "yield"), ("small", "granted")])
+def test_D2_of_two_with_the_same_tag_the_older_one_is_saved_for(first: str, outcome: str) -> None:
+    """Tenants that come for the first time have no higher tag than who waits, and no lower one."""
+    asked = Asked(FIRST, SECOND, limits=(Charge("pool:pool", "tokens", 100),))
+    asked.ask(reserve("held", 60))
+    asks = {"large": reserve("large", 90, owner=SECOND, tenant="beta"), "small": reserve("small", 41, tenant="gamma")}
+    for name in (first, *(asks.keys() - {first})):
+        assert asked.outcome(asks[name]) == "refused"
+    for number in range(16):
+        asked.now_ms += 1
+        asked.ask(*asks.values())
+        assert asked.outcome(reserve(f"x{number}", 1, tenant=f"t{number}")) == "granted"
+    asked.ask(*(Stop(f"x{number}", FIRST, "E1", "completed", None) for number in range(16)))
+    assert [mark.passed for mark in asked.book._turns["pool"].marks.values() if mark.flow[1] == "beta"] == [16]
+    assert asked.outcome(reserve("small", 40, tenant="gamma")) == outcome
+
+
+def test_D2_who_has_no_mark_came_after_all_who_have_one() -> None:
+    asked = Asked(FIRST, SECOND, limits=(Charge("pool:pool", "tokens", 100),))
+    asked.ask(reserve("held", 60), reserve("large", 90, owner=SECOND, tenant="beta"))
+    outcomes = [asked.outcome(reserve(f"x{number}", 1, tenant=f"t{number}")) for number in range(17)]
+    assert outcomes == ["granted"] * 16 + ["yield"]
+
+
+def test_D1_a_mark_counts_up_to_its_time_and_one_woken_for_twenty_milliseconds() -> None:
+    mark = Mark(("interactive", "acme"), FIRST, 1)
+    mark.expires_ms = 50
+    assert [mark.counts(at_ms) for at_ms in (49, 50)] == [True, False]
+    mark.woken_ms = 10
+    assert [mark.counts(at_ms) for at_ms in (29, 30)] == [True, False]
+
+
+def test_D1_who_is_not_known_has_caught_up_only_where_time_stands_at_its_beginning() -> None:
+    level = Level()
+    assert level.caught_up("nobody") is True
+    level.virtual = 0.5
+    assert level.caught_up("nobody") is False
+
+
 # identity and room
 
 
@@ -163,6 +211,64 @@ def test_A5_minted_ones_are_due_in_steps_of_a_tenth_of_a_second() -> None:
     asked.now_ms = 60_200
     asked.ask(Heartbeat(FIRST))
     assert asked.state("x") == ""
+
+
+def test_A7_a_dead_boot_is_forgotten_after_four_leases_to_the_millisecond() -> None:
+    asked = Asked(FIRST, SECOND)
+    asked.ask(Depart(FIRST))
+    for at_ms, known in ((19_999, True), (20_000, False)):
+        asked.now_ms = at_ms
+        asked.ask(Heartbeat(SECOND))
+        assert (FIRST in asked.book._boots) is known
+
+
+def test_A8_an_execution_grows_4096_times_at_most() -> None:
+    asked = Asked()
+    asked.ask(reserve("x", 1))
+    entry(asked, "x").steps = dict.fromkeys(range(4_095))
+    more = (Charge("pool:pool", "tokens", 1),)
+    assert asked.outcome(Grow("x", FIRST, 5_000, more)) == "granted"
+    assert asked.outcome(Grow("x", FIRST, 5_001, more)) == "refused"
+
+
+def test_A11_the_first_policy_may_have_any_number_and_a_restart_begins_anew() -> None:
+    book = Book(LEASE_MS, REMEMBER_MS)
+    assert book.apply([SetLimits("first", 0, ())], 0)[0].outcome == "ok"
+    assert book.apply([SetLimits("new", 7, ()), SetLimits("old", 6, ())], 0)[1].outcome == "refused"
+    kept = json.loads(json.dumps(book.snapshot()))
+    restarted, replays = Book(LEASE_MS, REMEMBER_MS), Book(LEASE_MS, REMEMBER_MS)
+    restarted.restore(kept)
+    assert restarted.apply([SetLimits("old", 6, ())], 0)[0].outcome == "ok"
+    replays.restore(kept, replay=True)
+    assert replays.apply([SetLimits("old", 6, ())], 0)[0].outcome == "refused", "as it was answered then"
+
+
+def test_A9_the_smaller_snapshot_leaves_out_what_ended_under_keys_and_names_the_rest() -> None:
+    asked = Asked()
+    asked.ask(Claim("x", KEY, "same", FIRST), reserve("x", 1, key=KEY), Stop("x", FIRST, "E1", "completed", None))
+    asked.ask(reserve("y", 1), Stop("y", FIRST, "E1", "completed", None), Cancel("z", FIRST))
+    lines = [[name for _, name in line] for line in asked.book.snapshot()["forgetting"]]
+    assert lines == [["y"], ["x"], ["z"]]
+    assert [[name for _, name in line] for line in asked.book.snapshot(with_ended=False)["forgetting"]] == [["y"], [], ["z"]]
+    assert asked.book.ended_count == 1
+    again = Book(LEASE_MS, REMEMBER_MS)
+    again.restore(json.loads(json.dumps(asked.book.snapshot(with_ended=False))))
+    y = again.find("y")
+    assert y is not None
+    assert (y.state, y.key, y.fingerprint, y.owner, y.replica) == ("STOPPED", None, "", Owner("", ""), "")
+
+
+@pytest.mark.parametrize(
+    ("evidence", "end", "state"),
+    [
+        *(("E0", "completed", "FAILED"), ("E0", "failed", "FAILED"), ("E0", "cancelled", "CANCELLED")),
+        *(("E1", "completed", "COMPLETED"), ("E1", "failed", "FAILED"), ("E1", "cancelled", "FAILED")),
+    ],
+)
+def test_A4_how_it_ended_is_what_was_said_of_it(evidence: str, end: str, state: str) -> None:
+    asked = Asked()
+    asked.ask(reserve("x", 1))
+    assert asked.one(Stop("x", FIRST, evidence, end, None)).state == state
 
 
 # answers, to the field
@@ -299,6 +405,35 @@ def test_F10_so_many_sequences_as_the_most_of_its_requests_and_one_where_nothing
     assert sequences((tokens,)) == 1
 
 
+def test_E3b_what_began_to_run_at_the_question_itself_was_inside() -> None:
+    replica, boot = Replica("pool/0"), Boot(FIRST)
+    one = replica.entries["x"] = Entry.of("x", "RUNNING", None, "", FIRST)
+    one.running_sequence, boot.seen_sequence = 7, 9
+    assert replica.known_inside(Sample(1, 7, 9, 0), {FIRST: boot}) == 1
+    assert replica.known_inside(Sample(1, 6, 9, 0), {FIRST: boot}) == 0
+    boot.seen_sequence = 8
+    assert replica.known_inside(Sample(1, 7, 9, 0), {FIRST: boot}) is None
+
+
+@pytest.mark.parametrize(("state", "pauses"), [("CANCELLING", True), ("ORPHANED", True), ("RUNNING", False)])
+def test_E3b_after_twenty_undecided_samples_new_work_pauses_for_what_closes_for_long(state: str, pauses: bool) -> None:
+    replica = Replica("pool/0")
+    one = replica.entries["x"] = Entry.of("x", state, None, "", FIRST)
+    one.closing_ms = 1_000
+    for _ in range(19):
+        replica.doubt(90_000)
+    assert replica.yield_until_ms == 0
+    replica.doubt(5_999)
+    assert replica.yield_until_ms == 0, "not for so long"
+    replica.doubt(6_000)
+    assert (replica.yield_until_ms, replica.yield_from_ms) == ((8_000, 36_000) if pauses else (0, 0))
+    replica.decided()
+    assert (replica.undecided, replica.yield_until_ms) == (0, 0)
+    replica.undecided = 5
+    replica.show("life", 0)
+    assert replica.undecided == 0
+
+
 # sessions
 
 
@@ -313,6 +448,14 @@ def test_B14_a_call_for_all_that_its_session_has_left_waits_for_the_others_and_o
     asked.ask(inside("a", 30, "session:s"))
     assert asked.outcome(inside("b", 60, "session:s")) == "refused"
     assert asked.outcome(inside("c", 61, "session:s")) == "never"
+
+
+def test_B14_a_call_that_showed_nothing_and_was_not_counted_spent_nothing() -> None:
+    asked = open_session()
+    asked.ask(inside("a", 30, "session:s"), Stop("a", FIRST, "E3a", "failed", None))
+    asked.ask(inside("b", 20, "session:s"), Start("b", FIRST), Stop("b", FIRST, "E3a", "failed", None))
+    (record,) = asked.book.sessions()
+    assert (record.spent_tokens, record.unspent_tokens) == (20, 40)
 
 
 def test_B14_telling_a_session_again_says_whether_it_was_forgotten() -> None:

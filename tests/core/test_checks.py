@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 
 from headworks.core.checks import compare
+from headworks.core.forecast import places_of, whole_answer_s
 from headworks.core.lane import Lane
 from headworks.core.pool import Pool
 from headworks.core.types import Forecast, Request, Row, Work
 from tests.core.driver import Bench, capacity, policy
+from tests.core.test_forecast import busy, warmed
 
 WORK = Work(tokens=100, prefill_tokens=80, sequences=2, engine_s=0.0, kv_tokens=112, output_tokens=20)
 KNOWN = Forecast(0.25, 0.125, 0.5, None, 40.0, 1.0, "queue", wait_most_s=0.75)
@@ -167,9 +169,21 @@ def test_D3_a_queue_without_bounds_refuses_nobody_for_waiting() -> None:
     assert scene.rows(BLIND) == POOL
 
 
-def test_B1_a_promise_of_the_whole_answer_is_compared_where_it_is_known() -> None:
-    scene = Scene(interactive={"e2e_slo_s": 30.0})
-    assert scene.rows(replace(KNOWN, total_s=3.0)) == [*POOL, *QUEUE, WAIT, FIRST_TOKEN], "the engine's pace is not known"
+def test_B1_promises_of_each_token_and_of_the_whole_answer_are_compared_where_they_are_known() -> None:
+    scene = Scene(interactive={"e2e_slo_s": 30.0, "tpot_slo_s": 0.05})
+    whole = replace(KNOWN, total_s=3.0)
+    assert scene.rows(whole) == [*POOL, *QUEUE, WAIT, FIRST_TOKEN], "the engine's pace is not known"
+    bench = warmed(e2e_slo_s=3.0, tpot_slo_s=0.05)
+    busy(bench, 3)
+    pool, lane = bench.gate._desk.pools["p"], bench.gate._desk.lane("acme", "interactive", "p")
+    known, work = replace(KNOWN, total_s=2.0, tpot_s=0.02), replace(WORK, output_tokens_max=51)
+    rows = compare(bench.request(100), work, lane, known, bench.now_s)
+    assert lane.token_promise is not None
+    places, whole_s = places_of(pool, lane.token_promise), whole_answer_s(work, lane, known, 3.0)
+    assert rows[2] == ("compute", "pool:p", 5, places, "requests at 0.05 s a token", "queue_timeout")
+    assert rows[-2] == ("time", "pool:p", whole_s, 3.0, "s to the whole answer", "queue_delay_exceeded")
+    assert whole_s == pytest.approx(0.375 + 50 * 0.02)
+    assert len(compare(bench.request(100), work, lane, replace(known, total_s=None), bench.now_s)) == len(rows) - 1
 
 
 def test_D4_of_several_engines_the_one_with_the_lowest_peak_counts() -> None:

@@ -112,6 +112,9 @@ def test_a_life_begins_with_nothing() -> None:
     assert flags == (False,) * 7
     assert (life.preempts, life.reads, life.lacks, life.drawn, life.rows) == (False, (), (), (), [])
     assert (life.execution.id, life.execution.replica) == ("", "")
+    assert (life.decided, life.decision, life.variant, life.replica, life.ask, life.growing) == (None,) * 6
+    assert (life.sharers, life.shortfall, life.quota, life.usage, life.marks, life.told_s) == (None,) * 6
+    assert (life.admitted_s, life.sent_s, life.first_byte_s, life.leaving_s) == (None,) * 4
     life.subscribers.clear()
     assert life.wanted is False
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from headworks.core.fair import ONE_FLOW
 from headworks.core.life import Life
 from headworks.core.policy import ClassPolicy, Policy, TenantPolicy
 from headworks.core.queue import PoolQueue, WaitingLine
@@ -87,7 +88,8 @@ def test_B6_sums_follow_whoever_comes_and_goes() -> None:
 def test_a_line_stands_in_order_of_deadline_or_of_arrival_and_stands_anew_when_that_changes() -> None:
     scene = Scene()
     lives = [scene.life(1, start_by_s=start_by_s) for start_by_s in (30.0, 10.0, 20.0)]
-    line = WaitingLine(("interactive", "acme"), 1.0)
+    line = WaitingLine(("interactive", "acme"), 2.5)
+    assert (line.share, line.told_s, line.is_marked, line.is_tried) == (2.5, float("-inf"), False, False)
     for life in lives:
         line.add(life)
     assert [life.number for life in line.lives()] == [1, 2, 3]
@@ -178,6 +180,18 @@ def test_D1_where_the_pool_is_short_one_grant_lets_others_ask() -> None:
     assert scene.queue.asks.paused == {}
 
 
+def test_D1_a_grant_marks_its_flow_anew_only_where_more_of_it_waits() -> None:
+    scene = Scene()
+    flow = ("interactive", "acme")
+    scene.wait(scene.life(12, tenant="batchco"))
+    scene.queue.pause(flow, 7.5, 7.0, is_short=True)
+    assert scene.queue.go_on(flow, 7.0) is True, "others wait"
+    assert scene.queue.asks.paused == {}
+    scene.queue.pause(ONE_FLOW, 7.5, 7.0, is_short=True)
+    assert scene.queue.go_on(ONE_FLOW, 7.0) is True
+    assert scene.queue.asks.paused == {ONE_FLOW: 7.02}, "all who wait are of it"
+
+
 def test_who_closes_its_line_leaves_nothing_behind() -> None:
     scene = Scene()
     life, other = scene.life(12), scene.life(5, tenant="batchco")
@@ -222,6 +236,20 @@ def test_D3_lines_are_kept_in_the_order_that_was_asked_for_last() -> None:
     assert ranked(by_arrival) == [batch, ("bulk", "acme")]
     scene.queue.weigh_anew()
     assert ranked(by_arrival) == [batch, ("bulk", "acme")]
+
+
+def test_D3_after_a_reload_lines_are_ranked_anew() -> None:
+    scene = Scene("fifo")
+    scene.wait(scene.life(10), scene.life(10, tenant="batchco"))
+
+    def heaviest(line: WaitingLine) -> tuple[float, ...]:
+        return (-line.share, line.first().number)
+
+    assert [line.flow[1] for line in scene.queue.ranked(heaviest)] == ["acme", "batchco"]
+    life = scene.queue.line(("interactive", "batchco")).first()
+    life.lane.tenant_policy = replace(life.lane.tenant_policy, share=9.0)
+    scene.queue.weigh_anew()
+    assert [line.flow[1] for line in scene.queue.ranked(heaviest)] == ["batchco", "acme"]
 
 
 def test_after_a_reload_what_waits_weighs_what_its_lane_says() -> None:
