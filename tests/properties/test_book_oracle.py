@@ -1,253 +1,30 @@
-"""Any order of events that can really happen, judged by an oracle and by what the engine physically holds.
+"""Any order of events on every store there is: the oracle, the engine, and a plain book beside it, agree after each.
 
-Gateways tell the truth here, late, twice or never: evidence is given only of what has happened, while every other command may
-come at any time. Each planted bug is put in front of the same witnesses, and must be found.
+Each planted bug is put in front of the same witnesses, and must be found. A store that is asked beside the plain book has to
+answer as that does, to the last field; the one in a file is killed and started again in between.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+import json
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
+from itertools import count
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
 from headworks.core.book import Book
-from headworks.core.commands import (
-    Adopt,
-    Answer,
-    Cancel,
-    Command,
-    Grow,
-    Heartbeat,
-    PutIncarnation,
-    PutSample,
-    Reassert,
-    Reserve,
-    SetLimits,
-    Start,
-    Stop,
-    TakeReader,
-)
-from headworks.core.types import Charge, Owner, Reservation
-from headworks.testing import planted
-from headworks.testing.suites.ledger_subject import LEASE_MS, REMEMBER_MS, reserve, used
-from tests.properties.oracle import Engine, Oracle
-
-OWNERS = (Owner("gateway-1", "boot-1"), Owner("gateway-2", "boot-2"))
-REPLICA = "pool/0"
-READ = ("replica:pool/0", "prefill_tokens")
-SCOPES = (("pool:pool", "tokens"), ("tenant:acme", "tokens"), ("replica:pool/0", "requests"), READ)
-TOKENS_MAX, REQUESTS_MAX, READ_MAX = 250, 6, 50
-LIMITS = (
-    Charge("pool:pool", "tokens", TOKENS_MAX),
-    Charge("replica:pool/0", "requests", REQUESTS_MAX),
-    Charge(*READ, READ_MAX),
-)
-owners, picks = st.sampled_from(OWNERS), st.integers(0, 30)
-
-
-def _read(ask: Reserve) -> Reserve:
-    """With its prompt counted while it is read: the longest is longer than may be read, and goes alone."""
-    return replace(ask, charges=(*ask.charges, Charge(*READ, ask.cost_tokens)))
-
-
-class Fleet(RuleBasedStateMachine):
-    """Two gateways, one engine, one book."""
-
-    kind: type[Book] = Book
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.book, self.oracle, self.engine = self.kind(LEASE_MS, REMEMBER_MS), Oracle(), Engine()
-        self.now_ms = 0
-        self.minted = 0
-        self.owner_of: dict[str, Owner] = {}
-        """Granted executions and the gateway that sends them."""
-        self.sendable: dict[str, int] = {}
-        """Granted, not sent, and until when its gateway's lease lets it be sent."""
-        self.sent: list[str] = []
-        self.seen: list[str] = []
-        self.left: list[str] = []
-        """Sent, and not in the engine any more."""
-        self.sequence = 0
-        self.number = 0
-        self.past: list[Command] = []
-        self.ask(SetLimits("policy", 1, LIMITS), *(Heartbeat(owner) for owner in OWNERS))
-        self.reports_incarnation()
-        self.lease_ms = dict.fromkeys(OWNERS, LEASE_MS)
-
-    def ask(self, *commands: Command) -> list[Answer]:
-        answers = self.book.apply(commands, self.now_ms)
-        for command, answer in zip(commands, answers, strict=True):
-            self.oracle.note(command, answer)
-            self.sequence = answer.sequence
-            self.number = answer.incarnation or self.number
-        self.past = [*self.past[-20:], *commands]
-        return answers
-
-    # what gateways do
-
-    @rule(owner=owners, tokens=st.sampled_from((10, 30, 60)), twins=st.booleans(), far=st.integers(0, 2))
-    def reserves(self, owner: Owner, tokens: int, twins: bool, far: int) -> None:
-        """And perhaps it is sent at once, and perhaps its first byte is seen at once: the ordinary course."""
-        self.minted += 1
-        asks = [_read(reserve(f"x{self.minted}", tokens, owner=owner))]
-        if twins:
-            asks.append(_read(reserve(f"y{self.minted}", tokens, owner=OWNERS[owner == OWNERS[0]])))
-        for ask, answer in zip(asks, self.ask(*asks), strict=True):
-            self._granted(ask, answer)
-        name = asks[0].execution
-        if far >= 1 and name in self.sendable:
-            self._send(name)
-            if far == 2 and name in self.sent:
-                self._see(name)
-
-    def _granted(self, ask: Reserve, answer: Answer) -> None:
-        if answer.outcome == "granted":
-            self.owner_of[ask.execution] = ask.owner
-            self.sendable[ask.execution] = self.lease_ms[ask.owner]
-
-    @precondition(lambda self: self.sendable)
-    @rule(pick=picks)
-    def sends(self, pick: int) -> None:
-        self._send(self._pick(list(self.sendable), pick))
-
-    def _send(self, name: str) -> None:
-        if self.now_ms < self.sendable.pop(name):
-            self.sent.append(name)
-            self.engine.inside[name] = self.engine.life
-
-    @precondition(lambda self: self.sendable)
-    @rule(pick=picks)
-    def gives_up_unsent(self, pick: int) -> None:
-        name = self._pick(list(self.sendable), pick)
-        del self.sendable[name]
-        self.ask(Stop(name, self.owner_of[name], "E0", "cancelled", None))
-
-    @precondition(lambda self: self.sent)
-    @rule(pick=picks)
-    def sees_first_byte(self, pick: int) -> None:
-        self._see(self._pick(self.sent, pick))
-
-    def _see(self, name: str) -> None:
-        if name not in self.seen:
-            self.seen.append(name)
-            self.ask(Start(name, self.owner_of[name]))
-
-    @precondition(lambda self: self.owner_of)
-    @rule(pick=picks, step=st.integers(1, 2))
-    def grows(self, pick: int, step: int) -> None:
-        name = self._pick(list(self.owner_of), pick)
-        self.ask(Grow(name, self.owner_of[name], step, (Charge("pool:pool", "tokens", 5),)))
-
-    @precondition(lambda self: self.owner_of)
-    @rule(pick=picks)
-    def cancels(self, pick: int) -> None:
-        name = self._pick(list(self.owner_of), pick)
-        self.sendable.pop(name, None)
-        self.ask(Cancel(name, self.owner_of[name]))
-
-    @precondition(lambda self: len(self.past) % 3 == 0)
-    @rule()
-    def cancel_overtakes_reserve(self) -> None:
-        self.minted += 1
-        name = f"z{self.minted}"
-        self.ask(Cancel(name, OWNERS[0]))
-        assert self.ask(reserve(name, 10))[0].outcome in ("dead", "fenced"), f"{name} was cancelled before"
-
-    @precondition(lambda self: self.left)
-    @rule(pick=picks, owner=owners, evidence=st.sampled_from(("E1", "E3a")))
-    def testifies(self, pick: int, owner: Owner, evidence: str) -> None:
-        """From anyone, living or not, as often as they like: it must be believed."""
-        name = self._pick(self.left, pick)
-        outcome = self.ask(Stop(name, owner, evidence, "completed", used(8)))[0].outcome
-        assert outcome in ("ok", "recorded"), f"what {owner} knows of {name} was {outcome}"
-
-    @precondition(lambda self: self.past)
-    @rule(pick=picks)
-    def repeats(self, pick: int) -> None:
-        """Anything may arrive twice; what is recorded as granted is sent no second time."""
-        command = self._pick(self.past, pick)
-        answer = self.ask(command)[0]
-        if isinstance(command, Reserve):
-            self._granted(command, answer)
-
-    @rule(owner=owners)
-    def adopts(self, owner: Owner) -> None:
-        self.ask(Adopt(owner, 2))
-
-    @precondition(lambda self: self.book.records())
-    @rule(pick=picks, owner=owners)
-    def reasserts(self, pick: int, owner: Owner) -> None:
-        mine = [record for record in self.book.records() if record.owner == owner and record.execution in self.engine.inside]
-        if mine:
-            record: Reservation = self._pick(mine, pick)
-            self.ask(Reassert(record))
-
-    # time, leases and the engine
-
-    @rule(by_ms=st.sampled_from((1, 100, 1_000, LEASE_MS)), living=st.sampled_from(((), OWNERS[:1], OWNERS[1:], OWNERS)))
-    def time_passes(self, by_ms: int, living: tuple[Owner, ...]) -> None:
-        self.now_ms += by_ms
-        for owner in living:
-            self.lease_ms[owner] = self.now_ms + LEASE_MS
-            self.ask(self._heartbeat(owner))
-
-    def _heartbeat(self, owner: Owner) -> Heartbeat:
-        """A gateway at its best: it has read whatever has left the engine, and does not vouch for that."""
-        return Heartbeat(owner, 0, self.sequence, tuple(self.left))
-
-    @precondition(lambda self: self.engine.inside)
-    @rule(pick=picks)
-    def finishes(self, pick: int) -> None:
-        name = self._pick(list(self.engine.inside), pick)
-        del self.engine.inside[name]
-        self.left.append(name)
-
-    @rule(told=st.booleans(), chance=st.integers(0, 2))
-    def engine_restarts(self, told: bool, chance: int) -> None:
-        if chance:
-            return
-        self.left += list(self.engine.inside)
-        self.engine.restart()
-        if told:
-            self.reports_incarnation()
-
-    @rule()
-    def reports_incarnation(self) -> None:
-        life = f"life-{self.engine.life}"
-        self.ask(PutIncarnation(REPLICA, OWNERS[1], life, tuple(self.seen), self.number))
-
-    @rule(heartbeats=st.booleans())
-    def measures(self, heartbeats: bool) -> None:
-        owner = OWNERS[0]
-        seat = self.ask(TakeReader(REPLICA, owner))[0]
-        if seat.outcome != "ok":
-            owner = OWNERS[1]
-            seat = self.ask(TakeReader(REPLICA, owner))[0]
-        load = len(self.engine.inside)
-        self.ask(PutSample(REPLICA, owner, f"life-{self.engine.life}", load, seat.sequence))
-        if heartbeats:
-            self.time_passes(200, OWNERS)
-
-    # witnesses
-
-    @invariant()
-    def agrees(self) -> None:
-        assert self.book.check() == []
-        self.oracle.judge(self.book, SCOPES)
-        self.engine.judge(self.book)
-        assert self.book.held("pool:pool", "tokens") <= TOKENS_MAX
-        assert self.book.held("replica:pool/0", "requests") <= REQUESTS_MAX
-        read = [one.amount for held in self.oracle.held.values() for one in held if one[:2] == READ]
-        assert sum(read) <= READ_MAX or len(read) == 1, f"read at once: {read}"
-
-    @staticmethod
-    def _pick(many: list, pick: int):  # type: ignore[no-untyped-def,type-arg]
-        return many[pick % len(many)]
+from headworks.core.commands import Answer, Command
+from headworks.core.types import Reservation
+from headworks.testing import planted, servers
+from headworks.testing.suites.ledger_subject import LEASE_MS, REMEMBER_MS
+from tests.ledgers.stores import JournalWorld
+from tests.properties.fleet import Fleet
 
 
 def machine(book: type[Book]) -> Callable[[], RuleBasedStateMachine]:
@@ -262,8 +39,8 @@ QUICK = settings(
     derandomize=True,
     suppress_health_check=list(HealthCheck),
 )
-OF_SESSIONS = (planted.ReturnsAgain,)
-"""Seen by the suite of stores and by the checker of histories: this machine opens no sessions."""
+FEWER = settings(QUICK, max_examples=30)
+"""Of stores that write, or are asked over a socket."""
 SEARCH = settings(QUICK, max_examples=2_000, report_multiple_bugs=False, print_blob=False, phases=[Phase.generate])
 """Until the bug is found, and no longer: what the shortest history would be is of no interest here."""
 
@@ -272,7 +49,96 @@ def test_A4_book_agrees_with_the_oracle_and_the_engine() -> None:
     run_state_machine_as_test(machine(Book), settings=QUICK)
 
 
-@pytest.mark.parametrize("bug", [bug for bug in planted.PLANTED if bug not in OF_SESSIONS], ids=lambda bug: bug.__name__)
+@pytest.mark.parametrize("bug", planted.PLANTED, ids=lambda bug: bug.__name__)
 def test_planted_bug_is_seen_by_the_witnesses(bug: type[Book]) -> None:
     with pytest.raises(AssertionError):
         run_state_machine_as_test(machine(bug), settings=SEARCH)
+
+
+# other stores
+
+
+class Journal:
+    """The store in a file, asked as a book is, with the plain book beside it."""
+
+    def __init__(self) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="fleet-"))
+        self._world = JournalWorld(self._folder, snapshot_rows=20)
+        self._beside = Book(LEASE_MS, REMEMBER_MS)
+
+    def apply(self, commands: Sequence[Command], now_ms: int) -> list[Answer]:
+        self._world.now_ms = now_ms
+        given: list[list[Answer]] = []
+        self._world.store.apply(commands, given.append)
+        self._world.settle()
+        assert given == [self._beside.apply(commands, now_ms)]
+        return given[0]
+
+    def kill(self) -> None:
+        """Once all is written: what a kill may forget of the last moments is told in `test_journal_kills.py`."""
+        self._world.store.write()
+        self._world.killed()
+        kept = json.dumps(self._beside.snapshot(with_ended=False))  # nobody gave a key
+        self._beside = Book(LEASE_MS, REMEMBER_MS)
+        self._beside.restore(json.loads(kept))
+
+    def close(self) -> None:
+        self._world.store.close()
+        shutil.rmtree(self._folder)
+
+    def __getattr__(self, name: str) -> Any:
+        """To be looked at as a book."""
+        return getattr(self._world.store.book, name)
+
+
+class InAFile(Fleet):
+    """A fleet of one gateway after the other: its process is killed, and its next life finds the file."""
+
+    def open_book(self) -> Journal:
+        return Journal()
+
+    @rule()
+    def is_killed(self) -> None:
+        self.book.kill()
+
+    def teardown(self) -> None:
+        self.book.close()
+
+
+def test_A9_the_store_in_a_file_agrees_with_the_oracle_and_the_engine_over_kills() -> None:
+    run_state_machine_as_test(InAFile, settings=FEWER)
+
+
+@pytest.mark.skipif(bool(servers.why_not()), reason=servers.why_not())
+def test_A3_the_script_agrees_with_the_oracle_and_the_engine() -> None:
+    from tests.ledgers.valkey_plain import PlainLedger, Wire
+
+    domains = count(1)
+
+    class Script:
+        """The script on a real server, likewise."""
+
+        def __init__(self, wire: Wire) -> None:
+            self._ledger = PlainLedger(wire, f"fleet-{next(domains)}")
+            self._beside = Book(LEASE_MS, REMEMBER_MS)
+            self._view = self._ledger.look()
+
+        def apply(self, commands: Sequence[Command], now_ms: int) -> list[Answer]:
+            answers = self._ledger.apply(commands, now_ms)
+            assert answers == self._beside.apply(commands, now_ms)
+            self._view = self._ledger.look()
+            return answers
+
+        def records(self) -> list[Reservation]:
+            return [entry.reservation() for entry in self._view.entries.values()]
+
+        def check(self) -> list[str]:
+            return self._view.check()
+
+        def held(self, scope: str, unit: str) -> int:
+            return self._view.held(scope, unit)
+
+    with servers.single() as server:
+        wire = Wire(server.port)
+        run_state_machine_as_test(type("Shared", (Fleet,), {"open_book": lambda self: Script(wire)}), settings=FEWER)
+        wire.close()

@@ -1,0 +1,488 @@
+"""Which small changes to the core would no test notice? Mutants (`mutants.py`), each in a process of its own, judged by tests.
+
+pytest collects once. Then every test runs once on sources that mark each statement, so that it is known who comes past what.
+For a mutant the process forks, its functions get the changed code, and those tests run, the quickest and those that noticed
+most first, until one fails. Which mutants are asked about, and in which order, is decided by the seed alone; results are kept
+by what the mutant's function says: a run that was stopped goes on, and a function that was changed is asked about again.
+
+Decision 68 says why it is ours. Explained survivors stand in `tests/mutation/survivors.txt`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import dataclasses
+import gc
+import hashlib
+import importlib
+import json
+import os
+import resource
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import types
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mutants import Mutant, Source, with_hits
+
+from headworks.testing import servers
+
+ROOT = Path(__file__).resolve().parent.parent
+CORE = ROOT / "src" / "headworks" / "core"
+OF = (*sorted(path.stem for path in CORE.glob("book*.py")), "life", "fair", "level", "queue", "checks")
+TESTS = (
+    *("tests/core", "tests/ledgers/test_memory.py", "tests/ledgers/test_planted.py", "tests/ledgers/test_journal.py"),
+    *("tests/ledgers/test_journal_ended.py", "tests/ledgers/test_history.py", "tests/ledgers/test_shares.py"),
+    *("tests/properties/test_book_oracle.py", "tests/properties/test_keys.py", "tests/ledgers/test_valkey_histories.py"),
+)
+SURVIVORS = ROOT / "tests" / "mutation" / "survivors.txt"
+RESULTS = ROOT / "build" / "mutation"
+KILLED_MIN = 0.9
+CPU_S = 2.0
+"""A test that takes so much, and twenty times what it takes otherwise, goes on for ever."""
+KILLERS_MAX = 4
+MEMORY_BYTES = 2 << 30
+WALL_S = 300.0
+KILLED, SURVIVED, TIMED_OUT, UNTESTED = "killed", "survived", "timed out", "untested"
+
+
+@dataclasses.dataclass(slots=True)
+class Seen:
+    """A test: how long it takes and what it comes past."""
+
+    cpu_s: float
+    hits: dict[str, set[int]]
+    """By file, the numbers of its statements."""
+
+
+class Judge:
+    """A pytest plugin that runs mutants where the tests would run."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options = options
+        self.sources = {name: Source(f"{name}.py", (CORE / f"{name}.py").read_text()) for name in OF}
+        self.modules = {name: importlib.import_module(f"headworks.core.{name}") for name in OF}
+        self.seen: dict[str, Seen] = {}
+        self.killers: dict[str, list[str]] = {}
+        """By function, the tests that noticed something in it, the latest first."""
+        self.kills: dict[str, int] = {}
+        """By test, how often."""
+        self.items: dict[str, pytest.Item] = {}
+        self.failed = False
+        self.results: dict[str, dict[str, Any]] = {}
+        self.chosen: list[Mutant] = []
+        self.servers: list[servers.Server] = []
+        """One for each job, for tests that compare with the script of a shared ledger: the other writing of the book."""
+        self.free: list[int] = []
+        """Jobs nobody works at."""
+
+    # pytest
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Any part of a test may be the one that fails."""
+        self.failed = self.failed or report.failed
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        """Instead of running the tests once."""
+        self.items = {item.nodeid: item for item in session.items}
+        gc.collect()
+        gc.freeze()
+        self.free = list(range(self.options.jobs))
+        with ExitStack() as stack:
+            if not servers.why_not():
+                self.servers = [stack.enter_context(servers.single()) for _ in self.free]
+            self._look()
+            self._read()
+            self._judge_all([mutant for mutant in self.chosen if self._is_open(mutant)])
+        return True
+
+    def _judge_all(self, waiting: list[Mutant]) -> None:
+        began_s = time.monotonic()
+        running: dict[int, tuple[Mutant, Callable[[int], dict[str, Any]]]] = {}
+        while running or waiting:
+            if self.options.limit_s and time.monotonic() - began_s > self.options.limit_s:
+                waiting.clear()
+            while waiting and len(running) < self.options.jobs:
+                mutant = waiting.pop(0)
+                tests = self._tests_of(mutant)
+                if not tests:
+                    self._note(mutant, {"outcome": UNTESTED, "tests": 0})
+                    continue
+                running.update([self._start(mutant, tests)])
+            if running:
+                child, status, used = os.wait3(0)
+                mutant, read = running.pop(child)
+                self._note(mutant, read(status) | {"cpu_s": round(used.ru_utime + used.ru_stime, 2)})
+
+    # who comes past what
+
+    def _look(self) -> None:
+        """Run what is not known yet once, on sources that mark where they are. In a child: this process stays as it is."""
+        path = RESULTS / "seen.json"
+        sources = _sha(*(CORE / f"{name}.py" for name in OF))
+        kept = json.loads(path.read_text()) if path.exists() else {}
+        files = kept.get("files", {}) if kept.get("sources") == sources else {}
+        by_file: dict[str, list[str]] = {}
+        for name in self.items:
+            by_file.setdefault(name.partition("::")[0], []).append(name)
+        shas = {name: _sha(ROOT / name) for name in by_file}
+        todo = [name for name in by_file if files.get(name, {}).get("sha") != shas[name]]
+        for name, tests in self._seen_anew({name: by_file[name] for name in todo}).items():
+            files[name] = {"sha": shas[name], "tests": tests}
+        RESULTS.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps({"sources": sources, "files": files}))
+        for name in by_file:
+            for test, (cpu_s, hits) in files[name]["tests"].items():
+                if cpu_s >= 0.0:
+                    self.seen[test] = Seen(cpu_s, {file: set(numbers) for file, numbers in hits.items()})
+                else:
+                    print(f"fails on the source as it is, and judges nothing: {test}", file=sys.stderr)
+
+    def _seen_anew(self, files: dict[str, list[str]]) -> dict[str, Any]:
+        """Of each test how long it takes (less than nothing: it fails) and what it comes past."""
+        found: dict[str, Any] = {}
+        pending, running = list(files), {}
+        while pending or running:
+            while pending and len(running) < self.options.jobs:
+                name = pending.pop()
+                child, read = self._fork(lambda name=name: self._marked_run(files[name]))
+                running[child] = (name, read)
+            child, _ = os.wait()
+            name, read = running.pop(child)
+            found[name] = json.loads(read() or "{}")
+            print(f"seen: {name}", file=sys.stderr)
+        return found
+
+    def _marked_run(self, tests: list[str]) -> str:
+        marks = {name: bytearray(len(source.statements)) for name, source in self.sources.items()}
+        for name, source in self.sources.items():
+            self.modules[name].__dict__["_hits_"] = marks[name]
+            fresh = _executed(self.modules[name], with_hits(source), {"_hits_": marks[name]})
+            transplant(self.modules[name].__dict__, fresh, ())
+        found = {}
+        for test in tests:
+            for one in marks.values():
+                one[:] = bytes(len(one))
+            begun_s = time.process_time()
+            self._run(test)
+            cpu_s = time.process_time() - begun_s
+            hits = {name: [number for number, hit in enumerate(one) if hit] for name, one in marks.items() if any(one)}
+            found[test] = (-1.0 if self.failed else cpu_s, hits)
+            self.failed = False
+        return json.dumps(found)
+
+    def _run(self, test: str) -> None:
+        item = self.items[test]
+        item.config.hook.pytest_runtest_protocol(item=item, nextitem=None)
+
+    # choosing
+
+    def _read(self) -> None:
+        every = [mutant for source in self.sources.values() for mutant in source.mutants]
+        if self.options.only:
+            every = [mutant for mutant in every if self.options.only in mutant.name]
+        every.sort(key=lambda mutant: hashlib.sha256(f"{self.options.seed} {mutant.name}".encode()).digest())
+        self.chosen = every[: self.options.sample or None]
+        if self.options.results.exists():
+            for line in self.options.results.read_text().splitlines():
+                result = json.loads(line)
+                self.results[result["mutant"]] = result
+                self._prefer(result)
+
+    def _is_open(self, mutant: Mutant) -> bool:
+        result = self.results.get(mutant.name)
+        if result is None or result["digest"] != mutant.digest:
+            return True
+        return bool(self.options.again) and result["outcome"] in (SURVIVED, UNTESTED)
+
+    def _prefer(self, result: dict[str, Any]) -> None:
+        if result.get("by"):
+            place = result["mutant"].partition(":")[0]
+            first = self.killers.setdefault(place, [])
+            first[:] = [result["by"], *(one for one in first if one != result["by"])][:KILLERS_MAX]
+            self.kills[result["by"]] = self.kills.get(result["by"], 0) + 1
+
+    def _tests_of(self, mutant: Mutant) -> list[str]:
+        """Those that come past it. Outside of functions: past anything that speaks of what is given a value there; else all."""
+        file = mutant.name.partition(".")[0]
+        if mutant.function and not mutant.targets:
+            found = [test for test, seen in self.seen.items() if mutant.statement in seen.hits.get(file, ())]
+        else:
+            found = self._speaking_of({target.rpartition(".")[2].partition("[")[0] for target in mutant.targets})
+            if mutant.function:
+                found = found or list(self.seen)
+        found.sort(key=lambda test: (self.seen[test].cpu_s + 0.02) / (1 + self.kills.get(test, 0)))
+        first = [test for test in self.killers.get(mutant.name.partition(":")[0], ()) if test in set(found)]
+        ordered = [*first, *(test for test in found if test not in set(first))]
+        return list(self._within(ordered)) if self.options.cpu_s else ordered
+
+    def _within(self, tests: list[str]) -> Iterator[str]:
+        left_s = self.options.cpu_s
+        for test in tests:
+            left_s -= self.seen[test].cpu_s
+            if left_s < 0.0:
+                return
+            yield test
+
+    def _speaking_of(self, names: set[str]) -> list[str]:
+        places = {
+            file: {number for number, words in source.names.items() if words & names} for file, source in self.sources.items()
+        }
+        found = [test for test, seen in self.seen.items() if any(places[file] & hits for file, hits in seen.hits.items())]
+        return found or list(self.seen)
+
+    # judging
+
+    def _start(self, mutant: Mutant, tests: list[str]) -> tuple[int, tuple[Mutant, Callable[[int], dict[str, Any]]]]:
+        child, read = self._fork(lambda: self._judged(mutant, tests))
+
+        def outcome(status: int) -> dict[str, Any]:
+            said = read()
+            if os.WIFSIGNALED(status):
+                return {"outcome": TIMED_OUT, "tests": len(tests), "by": said.partition("\n")[0]}
+            return json.loads(said.rpartition("\n")[2] or '{"outcome": "killed", "by": "it ended the process"}')  # type: ignore[no-any-return]
+
+        return child, (mutant, outcome)
+
+    def _judged(self, mutant: Mutant, tests: list[str]) -> str:
+        file = mutant.name.partition(".")[0]
+        module, source = self.modules[file], self.sources[file]
+        mutant.swap()
+        try:
+            fresh = _executed(module, source.tree, {})
+            transplant(module.__dict__, fresh, mutant.targets if not mutant.function else ())
+        except Exception as error:  # it cannot even be loaded
+            return json.dumps({"outcome": KILLED, "tests": 0, "by": "", "how": f"{type(error).__name__}: {error}"[:200]})
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+        for test in tests:
+            signal.setitimer(signal.ITIMER_PROF, CPU_S + 20 * self.seen[test].cpu_s)
+            self._run(test)
+            signal.setitimer(signal.ITIMER_PROF, 0.0)
+            if self.failed:
+                return json.dumps({"outcome": KILLED, "tests": len(tests), "by": test})
+        return json.dumps({"outcome": SURVIVED, "tests": len(tests), "by": ""})
+
+    def _fork(self, work: Callable[[], str]) -> tuple[int, Callable[[], str]]:
+        """A child that does it. What it says is read once it has ended; it prints nothing, and its files go with it."""
+        folder, job = Path(tempfile.mkdtemp(prefix="mutation-")), self.free.pop()
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                nothing = os.open(os.devnull, os.O_RDWR)
+                for number in (0, 1, 2):
+                    os.dup2(nothing, number)
+                _work_in(next(iter(self.items.values())).config, folder / "files")
+                if self.servers:
+                    servers.single = _emptied(self.servers[job])  # type: ignore[assignment]
+                signal.alarm(int(WALL_S))
+                (folder / "said").write_text(work())
+                code = 0
+            finally:
+                os._exit(code)
+
+        def read() -> str:
+            said = folder / "said"
+            text = said.read_text() if said.exists() else ""
+            shutil.rmtree(folder, ignore_errors=True)
+            self.free.append(job)
+            return text
+
+        return child, read
+
+    def _note(self, mutant: Mutant, result: dict[str, Any]) -> None:
+        line = {"mutant": mutant.name, "digest": mutant.digest, "line": mutant.line} | result
+        self.results[mutant.name] = line
+        self._prefer(line)
+        with self.options.results.open("a") as file:
+            file.write(json.dumps(line, ensure_ascii=False) + "\n")
+        if line["outcome"] in (SURVIVED, UNTESTED):
+            print(f"{line['outcome']}: {mutant.name} (line {mutant.line})", file=sys.stderr)
+
+
+def _emptied(server: servers.Server) -> Callable[..., Any]:
+    @contextmanager
+    def single(*_: str) -> Iterator[servers.Server]:
+        server.ask("FLUSHALL")
+        yield server
+
+    return single
+
+
+def _work_in(config: pytest.Config, folder: Path) -> None:
+    """Temporary files of its tests go there."""
+    factory: Any = config._tmp_path_factory  # type: ignore[attr-defined]
+    factory._given_basetemp, factory._basetemp = folder, None
+
+
+def _sha(*paths: Path) -> str:
+    return hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()
+
+
+# changed code in a running program
+
+
+def _executed(module: types.ModuleType, tree: ast.Module, names: dict[str, Any]) -> dict[str, Any]:
+    """What the module would hold, had it been loaded from this tree."""
+    space: dict[str, Any] = {"__name__": module.__name__, "__file__": module.__file__, **names}
+    exec(compile(tree, module.__file__ or "", "exec"), space)  # noqa: S102
+    return space
+
+
+def transplant(old: dict[str, Any], new: dict[str, Any], targets: tuple[str, ...]) -> None:
+    """Give what runs the code and the defaults of what is new; and the values, where a value was changed."""
+    for name, value in new.items():
+        before = old.get(name)
+        if isinstance(value, type) and isinstance(before, type) and value.__module__ == old["__name__"]:
+            _patch_class(before, value)
+        elif isinstance(value, types.FunctionType):
+            _patch(before, value)
+    if targets:
+        for name, value in new.items():
+            if not name.startswith("__") and _is_data(value):
+                _replace(old, name, value)
+
+
+def _functions(value: object) -> Iterator[types.FunctionType]:
+    parts = (value.fget, value.fset) if isinstance(value, property) else (getattr(value, "__func__", value),)
+    for part in parts:
+        while part is not None:
+            if isinstance(part, types.FunctionType):
+                yield part
+            part = getattr(part, "__wrapped__", None)
+
+
+def _patch(before: object, value: object) -> None:
+    for one, other in zip(_functions(before), _functions(value), strict=True):
+        if len(one.__code__.co_freevars) == len(other.__code__.co_freevars):
+            one.__code__ = other.__code__
+        one.__defaults__, one.__kwdefaults__ = other.__defaults__, other.__kwdefaults__
+
+
+UNCHANGED = ("__module__", "__doc__", "__slots__", "__match_args__")
+
+
+def _patch_class(before: type, value: type) -> None:
+    for name, part in vars(value).items():
+        if list(_functions(part)):
+            _patch(vars(before).get(name), part)
+        elif isinstance(part, int | str | float | tuple) and name not in UNCHANGED and vars(before).get(name) != part:
+            setattr(before, name, part)
+
+
+def _is_data(value: object) -> bool:
+    return not isinstance(value, type | types.FunctionType | types.ModuleType)
+
+
+def _replace(old: dict[str, Any], name: str, value: Any) -> None:
+    """A table is changed where it is, since others hold it; a constant wherever it was imported to."""
+    before = old.get(name)
+    if isinstance(before, dict) and isinstance(value, dict):
+        _replace_in(before, value)
+    elif dataclasses.is_dataclass(before):
+        _replace_fields(before, value)
+    elif isinstance(value, int | str | float | tuple | frozenset) and before != value:
+        for module in list(sys.modules.values()):
+            space = getattr(module, "__dict__", {})
+            if name in space and type(space[name]) is type(before) and space[name] == before:
+                space[name] = value
+
+
+def _replace_in(before: dict[Any, Any], value: dict[Any, Any]) -> None:
+    if before.keys() != value.keys():
+        before.clear()
+        before.update(value)
+    for key, one in value.items():
+        if isinstance(one, dict):
+            _replace_in(before[key], one)
+        elif dataclasses.is_dataclass(one) and before[key] is not one:
+            _replace_fields(before[key], one)
+        else:
+            before[key] = one
+
+
+def _replace_fields(before: Any, value: Any) -> None:
+    for field in dataclasses.fields(value):
+        if getattr(before, field.name) != getattr(value, field.name):
+            setattr(before, field.name, getattr(value, field.name))
+
+
+# saying it
+
+
+def explained() -> dict[str, str]:
+    """Survivors and why nothing can, or need, notice them."""
+    lines = SURVIVORS.read_text().splitlines() if SURVIVORS.exists() else []
+    found, why = {}, ""
+    for line in lines:
+        if line.startswith("# "):
+            why = line[2:]
+        elif line.strip():
+            found[line.strip()] = why
+    return found
+
+
+def report(judge: Judge, as_json: bool, killed_min: float) -> int:
+    """What came of those that were chosen."""
+    asked = [judge.results[one.name] for one in judge.chosen if not judge._is_open(one) or judge.options.again]
+    asked = [one for one in asked if one]
+    alive = [one for one in asked if one["outcome"] in (SURVIVED, UNTESTED)]
+    known = explained()
+    bare = [one["mutant"] for one in alive if one["mutant"] not in known]
+    ratio = 1 - len(alive) / len(asked) if asked else 0.0
+    said = {
+        "mutants": sum(len(source.mutants) for source in judge.sources.values()),
+        "asked": len(asked),
+        "killed": len(asked) - len(alive),
+        "killed_ratio": round(ratio, 4),
+        "survived": len(alive),
+        "explained": len(alive) - len(bare),
+        "unexplained": bare,
+        "cpu_s": round(sum(one.get("cpu_s", 0.0) for one in asked)),
+    }
+    if as_json:
+        print(json.dumps(said, ensure_ascii=False, indent=1))
+    else:
+        print(
+            f"{said['killed']} of {said['asked']} killed ({ratio:.1%}); of {said['mutants']} in all. Unexplained: {len(bare)}"
+        )
+        print(*bare, sep="\n")
+    return 0 if ratio >= killed_min and not bare else 1
+
+
+def main() -> int:
+    """Run, and say it."""
+    parser = argparse.ArgumentParser(prog="scripts/mutation", description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--sample", type=int, default=0, help="so many of all, by the seed; 0: every one")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", default="", help="mutants with this in their name")
+    parser.add_argument("--again", action="store_true", help="ask about survivors again: there may be new tests")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument(
+        "--cpu-s", type=float, default=0.0, help="tests of so much time for each, the likeliest first; 0: all of them"
+    )
+    parser.add_argument("--limit-s", type=float, default=0.0, help="begin none after so long")
+    parser.add_argument("--results", type=Path, default=RESULTS / "results.jsonl")
+    parser.add_argument("--killed-min", type=float, default=KILLED_MIN)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    os.chdir(ROOT)
+    judge = Judge(options)
+    code = pytest.main(["-s", "-q", "-n0", *TESTS], plugins=[judge])
+    if code not in (0, 5):
+        print(f"pytest could not collect ({code})", file=sys.stderr)
+        return 2
+    return report(judge, options.json, options.killed_min)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,492 @@
+"""Moments of the book that are met seldom, each with its figures. Found by asking which change no test would notice."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from headworks.core.book import Book
+from headworks.core.book_leases import BOOTS_MAX
+from headworks.core.book_parts import Boot, Entry, sequences
+from headworks.core.book_proof import Replica, Sample
+from headworks.core.book_records import MINTED_MS
+from headworks.core.commands import (
+    Adopt,
+    Cancel,
+    Claim,
+    CloseSession,
+    Depart,
+    Grow,
+    Heartbeat,
+    Held,
+    PutIncarnation,
+    PutSample,
+    Reassert,
+    SetLimits,
+    Start,
+    Stop,
+    TakeReader,
+    TellSession,
+    Withdraw,
+)
+from headworks.core.fair import Mark
+from headworks.core.level import Level
+from headworks.core.types import Charge, Owner, RequestKey, Reservation, SessionRecord
+from headworks.testing.suites.ledger_sessions import inside, opening
+from headworks.testing.suites.ledger_subject import FIRST, LEASE_MS, REMEMBER_MS, SECOND, reserve, used
+from tests.core.books import Asked
+
+KEY = RequestKey("acme", "order-1")
+
+
+def entry(asked: Asked, name: str) -> Entry:
+    return asked.book._entries[name]
+
+
+def told(asked: Asked, name: str, **changed: object) -> Reservation:
+    record = asked.book.find(name)
+    assert record is not None
+    return replace(record, **changed)  # type: ignore[arg-type]
+
+
+# turns
+
+
+def tag(asked: Asked, tenant: str = "acme") -> float:
+    return asked.book._turns["pool"].tenants["interactive"].finish[tenant]
+
+
+def test_D1_growth_moves_the_tag_by_plain_tokens_and_the_end_by_what_was_used_in_all() -> None:
+    asked = Asked()
+    asked.ask(reserve("x", 100), Start("x", FIRST))
+    assert tag(asked) == 100.0
+    more = (Charge("tenant:acme", "tokens", 20), Charge("pool:pool", "tokens", 32), Charge("pool:pool", "requests", 1))
+    asked.ask(Grow("x", FIRST, 1, more))
+    assert tag(asked) == 120.0, "the smallest of its tokens: memory is counted in whole blocks"
+    asked.ask(Stop("x", FIRST, "E1", "completed", used(60)))
+    assert tag(asked) == 60.0
+
+
+def test_D1_weights_of_class_and_tenant_are_told_apart_when_it_is_corrected() -> None:
+    asked = Asked()
+    asked.ask(replace(reserve("x", 120), weights=(4.0, 2.0)), Stop("x", FIRST, "E1", "completed", used(40)))
+    turns = asked.book._turns["pool"]
+    assert (turns.classes.finish["interactive"], tag(asked)) == (10.0, 20.0)
+
+
+def test_D1_what_was_never_sent_costs_no_turn_and_what_nobody_counted_all_of_it() -> None:
+    asked = Asked()
+    asked.ask(reserve("unsent", 100), Stop("unsent", FIRST, "E0", "cancelled", None))
+    assert tag(asked) == 0.0
+    asked.ask(reserve("unknown", 100), Start("unknown", FIRST), Stop("unknown", FIRST, "E3a", "failed", None))
+    assert tag(asked) == 100.0
+
+
+def test_D1_of_one_flow_at_two_gateways_who_has_waited_longer_is_woken() -> None:
+    asked = Asked(FIRST, SECOND)
+    asked.ask(reserve("held", 900))
+    asked.ask(reserve("a", 200), reserve("b", 200, owner=SECOND))
+    asked.ask(replace(reserve("small", 50), more=True))
+    assert asked.state("small") == "RESERVED"
+    asked.ask(Stop("held", FIRST, "E1", "completed", None))
+    assert [(wake.owner, wake.flow) for wake in asked.book.take_wakes()] == [(SECOND, ("interactive", "acme"))]
+    asked = Asked(FIRST, SECOND)
+    asked.ask(reserve("held", 900), reserve("a", 200), reserve("b", 200, owner=SECOND), reserve("a", 200))
+    asked.ask(Stop("held", FIRST, "E1", "completed", None))
+    assert [wake.owner for wake in asked.book.take_wakes()] == [FIRST], "asking again is not being served"
+
+
+def test_D2_a_head_that_lacks_something_the_asker_does_not_take_is_passed_freely() -> None:
+    limits = (Charge("pool:pool", "tokens", 100), Charge("tenant:beta", "tokens", 50))
+    asked = Asked(FIRST, SECOND, limits=limits)
+    asked.ask(reserve("held", 60))
+    asked.ask(reserve("beta-held", 20, owner=SECOND, tenant="beta"))
+    for number in range(20):
+        asked.ask(reserve("large", 45, owner=SECOND, tenant="beta"))
+        assert asked.outcome(reserve(f"x{number}", 1)) == "granted", "it lacks its tenant's limit too"
+
+
+def test_D1_a_mark_is_over_after_fifty_milliseconds_whenever_somebody_looked_before() -> None:
+    asked = Asked(FIRST, SECOND)
+    asked.ask(reserve("held", 1_000))
+    turns = asked.book._turns["pool"]
+    asked.ask(reserve("a", 200))
+    looks = [(at_ms, turns.waiting_tokens(at_ms)) for at_ms in (0, 30, 49, 50, 51)]
+    assert looks == [(0, 200), (30, 200), (49, 200), (50, 0), (51, 0)]
+    assert len(turns._dormant) == 1
+    for at_ms, left in ((1_049, 1), (1_050, 0)):
+        turns._expire(at_ms)
+        assert len(turns._dormant) == left
+
+
+def test_D1_a_flow_that_has_had_its_turn_exactly_has_caught_up() -> None:
+    asked = Asked(FIRST, SECOND, limits=(Charge("pool:pool", "tokens", 100),))
+    asked.ask(reserve("held", 60), reserve("large", 90, owner=SECOND, tenant="beta"))
+    asked.ask(reserve("x", 1))
+    (mark,) = asked.book._turns["pool"].marks.values()
+    assert (mark.owner, mark.passed) == (SECOND, 1)
+    level = asked.book._turns["pool"].tenants["interactive"]
+    assert (level.virtual, level.caught_up("beta")) == (60.0, False)
+    level.finish["beta"] = 60.0
+    assert level.caught_up("beta") is True
+
+
+def test_D1_growth_in_no_tokens_takes_no_turn() -> None:
+    asked = Asked()
+    asked.ask(reserve("x", 100), Grow("x", FIRST, 1, (Charge("pool:pool", "requests", 1),)))
+    assert tag(asked) == 100.0
+
+
+@pytest.mark.parametrize(("first", "outcome"), [("large", "yield"), ("small", "granted")])
+def test_D2_of_two_with_the_same_tag_the_older_one_is_saved_for(first: str, outcome: str) -> None:
+    """Tenants that come for the first time have no higher tag than who waits, and no lower one."""
+    asked = Asked(FIRST, SECOND, limits=(Charge("pool:pool", "tokens", 100),))
+    asked.ask(reserve("held", 60))
+    asks = {"large": reserve("large", 90, owner=SECOND, tenant="beta"), "small": reserve("small", 41, tenant="gamma")}
+    for name in (first, *(asks.keys() - {first})):
+        assert asked.outcome(asks[name]) == "refused"
+    for number in range(16):
+        asked.now_ms += 1
+        asked.ask(*asks.values())
+        assert asked.outcome(reserve(f"x{number}", 1, tenant=f"t{number}")) == "granted"
+    asked.ask(*(Stop(f"x{number}", FIRST, "E1", "completed", None) for number in range(16)))
+    assert [mark.passed for mark in asked.book._turns["pool"].marks.values() if mark.flow[1] == "beta"] == [16]
+    assert asked.outcome(reserve("small", 40, tenant="gamma")) == outcome
+
+
+def test_D2_who_has_no_mark_came_after_all_who_have_one() -> None:
+    asked = Asked(FIRST, SECOND, limits=(Charge("pool:pool", "tokens", 100),))
+    asked.ask(reserve("held", 60), reserve("large", 90, owner=SECOND, tenant="beta"))
+    outcomes = [asked.outcome(reserve(f"x{number}", 1, tenant=f"t{number}")) for number in range(17)]
+    assert outcomes == ["granted"] * 16 + ["yield"]
+
+
+def test_D1_a_mark_counts_up_to_its_time_and_one_woken_for_twenty_milliseconds() -> None:
+    mark = Mark(("interactive", "acme"), FIRST, 1)
+    mark.expires_ms = 50
+    assert [mark.counts(at_ms) for at_ms in (49, 50)] == [True, False]
+    mark.woken_ms = 10
+    assert [mark.counts(at_ms) for at_ms in (29, 30)] == [True, False]
+
+
+def test_D1_who_is_not_known_has_caught_up_only_where_time_stands_at_its_beginning() -> None:
+    level = Level()
+    assert level.caught_up("nobody") is True
+    level.virtual = 0.5
+    assert level.caught_up("nobody") is False
+
+
+# identity and room
+
+
+def test_A6_a_full_ledger_takes_no_claim() -> None:
+    asked = Asked(records_max=1)
+    asked.ask(reserve("x", 1))
+    answer = asked.one(Claim("y", KEY, "same", FIRST))
+    assert (answer.verb, answer.outcome, answer.asked) == ("claim", "dead", "y")
+    asked.ask(Stop("x", FIRST, "E1", "completed", None))
+    assert asked.outcome(Claim("y", KEY, "same", FIRST)) == "claimed"
+
+
+def test_A7_there_is_room_for_4096_boots() -> None:
+    book = Book(LEASE_MS, REMEMBER_MS)
+    for number in range(4_095):
+        owner = Owner("gateway", f"boot-{number}")
+        book._boots[owner] = Boot(owner)
+    assert book.apply([Heartbeat(FIRST, 7)], 0)[0].outcome == "ok"
+    answer = book.apply([Heartbeat(SECOND, 8)], 0)[0]
+    assert (BOOTS_MAX, answer.verb, answer.outcome, answer.step) == (4_096, "heartbeat", "refused", 8)
+
+
+def test_A5_minted_ones_are_due_in_steps_of_a_tenth_of_a_second() -> None:
+    asked = Asked()
+    asked.now_ms = 101
+    asked.ask(reserve("x", 1), Stop("x", FIRST, "E1", "completed", None))
+    assert (entry(asked, "x").forget_ms, MINTED_MS) == (60_200, 60_000)
+    asked.now_ms = 60_199
+    asked.ask(Heartbeat(FIRST))
+    assert asked.state("x") == "COMPLETED"
+    asked.now_ms = 60_200
+    asked.ask(Heartbeat(FIRST))
+    assert asked.state("x") == ""
+
+
+def test_A7_a_dead_boot_is_forgotten_after_four_leases_to_the_millisecond() -> None:
+    asked = Asked(FIRST, SECOND)
+    asked.ask(Depart(FIRST))
+    for at_ms, known in ((19_999, True), (20_000, False)):
+        asked.now_ms = at_ms
+        asked.ask(Heartbeat(SECOND))
+        assert (FIRST in asked.book._boots) is known
+
+
+def test_A8_an_execution_grows_4096_times_at_most() -> None:
+    asked = Asked()
+    asked.ask(reserve("x", 1))
+    entry(asked, "x").steps = dict.fromkeys(range(4_095))
+    more = (Charge("pool:pool", "tokens", 1),)
+    assert asked.outcome(Grow("x", FIRST, 5_000, more)) == "granted"
+    assert asked.outcome(Grow("x", FIRST, 5_001, more)) == "refused"
+
+
+def test_A11_the_first_policy_may_have_any_number_and_a_restart_begins_anew() -> None:
+    book = Book(LEASE_MS, REMEMBER_MS)
+    assert book.apply([SetLimits("first", 0, ())], 0)[0].outcome == "ok"
+    assert book.apply([SetLimits("new", 7, ()), SetLimits("old", 6, ())], 0)[1].outcome == "refused"
+    kept = json.loads(json.dumps(book.snapshot()))
+    restarted, replays = Book(LEASE_MS, REMEMBER_MS), Book(LEASE_MS, REMEMBER_MS)
+    restarted.restore(kept)
+    assert restarted.apply([SetLimits("old", 6, ())], 0)[0].outcome == "ok"
+    replays.restore(kept, replay=True)
+    assert replays.apply([SetLimits("old", 6, ())], 0)[0].outcome == "refused", "as it was answered then"
+
+
+def test_A9_the_smaller_snapshot_leaves_out_what_ended_under_keys_and_names_the_rest() -> None:
+    asked = Asked()
+    asked.ask(Claim("x", KEY, "same", FIRST), reserve("x", 1, key=KEY), Stop("x", FIRST, "E1", "completed", None))
+    asked.ask(reserve("y", 1), Stop("y", FIRST, "E1", "completed", None), Cancel("z", FIRST))
+    lines = [[name for _, name in line] for line in asked.book.snapshot()["forgetting"]]
+    assert lines == [["y"], ["x"], ["z"]]
+    assert [[name for _, name in line] for line in asked.book.snapshot(with_ended=False)["forgetting"]] == [["y"], [], ["z"]]
+    assert asked.book.ended_count == 1
+    again = Book(LEASE_MS, REMEMBER_MS)
+    again.restore(json.loads(json.dumps(asked.book.snapshot(with_ended=False))))
+    y = again.find("y")
+    assert y is not None
+    assert (y.state, y.key, y.fingerprint, y.owner, y.replica) == ("STOPPED", None, "", Owner("", ""), "")
+
+
+@pytest.mark.parametrize(
+    ("evidence", "end", "state"),
+    [
+        *(("E0", "completed", "FAILED"), ("E0", "failed", "FAILED"), ("E0", "cancelled", "CANCELLED")),
+        *(("E1", "completed", "COMPLETED"), ("E1", "failed", "FAILED"), ("E1", "cancelled", "FAILED")),
+    ],
+)
+def test_A4_how_it_ended_is_what_was_said_of_it(evidence: str, end: str, state: str) -> None:
+    asked = Asked()
+    asked.ask(reserve("x", 1))
+    assert asked.one(Stop("x", FIRST, evidence, end, None)).state == state
+
+
+# answers, to the field
+
+
+def test_answers_say_their_verb_and_name_nothing_where_there_is_nothing() -> None:
+    asked = Asked(FIRST, SECOND)
+    asked.ask(reserve("x", 1))
+    record = told(asked, "x")
+    answers = asked.ask(
+        TakeReader("pool/0", FIRST),
+        PutSample("pool/0", FIRST, "life", 0, 1),
+        PutIncarnation("pool/0", FIRST, "life", ()),
+        Withdraw("pool/9"),
+        Adopt(FIRST),
+        Held(FIRST),
+        Heartbeat(FIRST),
+        Reassert(record),
+        SetLimits("p", 2, ()),
+        CloseSession("session:none"),
+    )
+    assert [(one.verb, one.execution, one.outcome) for one in answers] == [
+        ("take_reader", "", "ok"),
+        ("put_sample", "", "refused"),
+        ("put_incarnation", "", "ok"),
+        ("withdraw", "", "ok"),
+        ("adopt", "", "ok"),
+        ("held", "", "ok"),
+        ("heartbeat", "", "ok"),
+        ("reassert", "x", "recorded"),
+        ("set_limits", "", "ok"),
+        ("close_session", "", "refused"),
+    ]
+    stranger = replace(record, owner=Owner("gateway-9", "boot-9"))
+    assert asked.one(Reassert(stranger)).verb == "reassert"
+    assert asked.outcome(Reassert(stranger)) == "fenced"
+
+
+# leases
+
+
+def test_K13_what_was_taken_back_has_not_been_closing_and_runs_from_now_on() -> None:
+    asked = Asked(FIRST, SECOND)
+    asked.ask(reserve("x", 10), Start("x", FIRST), reserve("y", 10))
+    asked.advance(LEASE_MS, SECOND)
+    assert [asked.state(name) for name in ("x", "y")] == ["ORPHANED", "ORPHANED"]
+    assert (entry(asked, "x").closing_sequence > 0, entry(asked, "x").closing_ms) == (True, 5_000)
+    _, back, unsent = asked.ask(Heartbeat(FIRST), Reassert(told(asked, "x")), Reassert(told(asked, "y")))
+    x, y = entry(asked, "x"), entry(asked, "y")
+    assert (x.state, x.was, x.closing_sequence, x.closing_ms, x.running_sequence) == ("RUNNING", "", 0, 0, back.sequence)
+    assert (y.state, y.was, y.closing_sequence, y.closing_ms, y.running_sequence) == ("RESERVED", "", 0, 0, 0)
+    assert unsent.outcome == "ok"
+
+
+@pytest.mark.parametrize(
+    ("state", "running", "closing"), [("RUNNING", True, False), ("CANCELLING", False, True), ("RESERVED", False, False)]
+)
+def test_A9_what_is_told_to_a_ledger_that_forgot_is_what_it_was(state: str, running: bool, closing: bool) -> None:
+    before, asked = Asked(), Asked()
+    before.ask(reserve("x", 10))
+    asked.now_ms = 700
+    answer = asked.one(Reassert(told(before, "x", state=state)))
+    x = entry(asked, "x")
+    assert (x.state, asked.held()) == (state, 10)
+    assert x.running_sequence == (answer.sequence if running else 0)
+    assert (x.closing_sequence, x.closing_ms) == ((answer.sequence, 700) if closing else (0, 0))
+
+
+def test_A9_a_restart_counts_on_forgets_samples_and_sweeps_anew() -> None:
+    asked = Asked(FIRST, SECOND)
+    asked.ask(reserve("x", 10), PutIncarnation("pool/0", FIRST, "life", ()), Start("x", FIRST))
+    seat = asked.one(TakeReader("pool/0", FIRST))
+    asked.ask(PutSample("pool/0", FIRST, "life", 1, seat.sequence))
+    assert len(asked.book._replicas["pool/0"].samples) == 1
+    sequence = asked.book.sequence
+    again = Book(LEASE_MS, REMEMBER_MS)
+    again.restore(json.loads(json.dumps(asked.book.snapshot())))
+    assert again.sequence == sequence + 2, "one for each boot whose lease is over"
+    replica = again._replicas["pool/0"]
+    assert (list(replica.samples), replica.reader) == ([], None)
+    assert again._entries["x"].closing_sequence == sequence + 1
+
+
+def test_A6_what_ends_under_a_key_after_a_restart_is_not_forgotten_before_what_ended_before_it() -> None:
+    asked = Asked()
+    asked.ask(Claim("x", KEY, "same", FIRST), reserve("x", 1, key=KEY), Stop("x", FIRST, "E1", "completed", None))
+    other = RequestKey("acme", "order-2")
+    asked.now_ms = 50
+    asked.ask(Claim("y", other, "same", FIRST), reserve("y", 1, key=other), Stop("y", FIRST, "E1", "completed", None))
+    again = Book(LEASE_MS, 1_000)
+    again.restore(json.loads(json.dumps(asked.book.snapshot())))
+    assert again._keyed_until_ms == 600_050
+
+
+# evidence
+
+
+def test_E3b_what_ended_at_the_question_was_not_charged_since() -> None:
+    replica = Replica("pool/0")
+    replica.ended.append((7, (Charge("replica:pool/0", "requests", 1),)))
+    assert replica.note_foreign(Sample(1, 7, 9, 0)) is False
+    assert replica.foreign_load == 1
+    replica.note_foreign(Sample(1, 6, 9, 0))
+    assert replica.foreign_load == 0
+
+
+def test_E3b_what_was_closing_at_the_question_itself_has_left() -> None:
+    replica = Replica("pool/0")
+    one = Entry.of("x", "CANCELLING", None, "", FIRST)
+    one.closing_sequence, one.closing_ms, one.seen = 7, 100, False
+    replica.entries["x"] = one
+    assert replica.proved_stopped(Sample(0, 7, 9, 5_100), 5_000) == [one]
+    assert replica.proved_stopped(Sample(0, 6, 9, 5_100), 5_000) == []
+    assert replica.proved_stopped(Sample(0, 7, 9, 5_099), 5_000) == []
+    one.seen = True
+    assert replica.proved_stopped(Sample(0, 7, 9, 0), 5_000) == [one]
+
+
+def test_E4_what_a_sample_shows_of_an_engines_life() -> None:
+    replica = Replica("pool/0")
+    assert [replica.show(*shown) for shown in (("a", 0), ("a", 0), ("b", 0), ("b", 1), ("a", 2))] == [
+        "newer",
+        "same",
+        "stale",
+        "newer",
+        "several",
+    ]
+    assert (replica.incarnation, replica.several, list(replica.incarnations)) == (2, True, ["a", "b"])
+
+
+def test_F10_so_many_sequences_as_the_most_of_its_requests_and_one_where_nothing_says() -> None:
+    tokens = Charge("pool:p", "tokens", 9)
+    assert sequences((Charge("pool:p", "requests", 1), Charge("replica:p/0", "requests", 3), tokens)) == 3
+    assert sequences((tokens,)) == 1
+
+
+def test_E3b_what_began_to_run_at_the_question_itself_was_inside() -> None:
+    replica, boot = Replica("pool/0"), Boot(FIRST)
+    one = replica.entries["x"] = Entry.of("x", "RUNNING", None, "", FIRST)
+    one.running_sequence, boot.seen_sequence = 7, 9
+    assert replica.known_inside(Sample(1, 7, 9, 0), {FIRST: boot}) == 1
+    assert replica.known_inside(Sample(1, 6, 9, 0), {FIRST: boot}) == 0
+    boot.seen_sequence = 8
+    assert replica.known_inside(Sample(1, 7, 9, 0), {FIRST: boot}) is None
+
+
+@pytest.mark.parametrize(("state", "pauses"), [("CANCELLING", True), ("ORPHANED", True), ("RUNNING", False)])
+def test_E3b_after_twenty_undecided_samples_new_work_pauses_for_what_closes_for_long(state: str, pauses: bool) -> None:
+    replica = Replica("pool/0")
+    one = replica.entries["x"] = Entry.of("x", state, None, "", FIRST)
+    one.closing_ms = 1_000
+    for _ in range(19):
+        replica.doubt(90_000)
+    assert replica.yield_until_ms == 0
+    replica.doubt(5_999)
+    assert replica.yield_until_ms == 0, "not for so long"
+    replica.doubt(6_000)
+    assert (replica.yield_until_ms, replica.yield_from_ms) == ((8_000, 36_000) if pauses else (0, 0))
+    replica.decided()
+    assert (replica.undecided, replica.yield_until_ms) == (0, 0)
+    replica.undecided = 5
+    replica.show("life", 0)
+    assert replica.undecided == 0
+
+
+# sessions
+
+
+def open_session(tokens: int = 60) -> Asked:
+    asked = Asked()
+    asked.ask(opening(tokens, "session:s"))
+    return asked
+
+
+def test_B14_a_call_for_all_that_its_session_has_left_waits_for_the_others_and_one_for_more_never_fits() -> None:
+    asked = open_session()
+    asked.ask(inside("a", 30, "session:s"))
+    assert asked.outcome(inside("b", 60, "session:s")) == "refused"
+    assert asked.outcome(inside("c", 61, "session:s")) == "never"
+
+
+def test_B14_a_call_that_showed_nothing_and_was_not_counted_spent_nothing() -> None:
+    asked = open_session()
+    asked.ask(inside("a", 30, "session:s"), Stop("a", FIRST, "E3a", "failed", None))
+    asked.ask(inside("b", 20, "session:s"), Start("b", FIRST), Stop("b", FIRST, "E3a", "failed", None))
+    (record,) = asked.book.sessions()
+    assert (record.spent_tokens, record.unspent_tokens) == (20, 40)
+
+
+def test_B14_telling_a_session_again_says_whether_it_was_forgotten() -> None:
+    asked = open_session()
+    (record,) = asked.book.sessions()
+    assert (record.scope, record.tokens, record.unspent_tokens, record.ended) == ("session:s", 60, 60, "")
+    assert asked.book.open_sessions() == (record,)
+    again = Asked()
+    answers = again.ask(TellSession(replace(record, spent_tokens=12)), TellSession(replace(record, spent_tokens=10)))
+    assert [(one.verb, one.execution, one.outcome) for one in answers] == [
+        ("tell_session", "", "ok"),
+        ("tell_session", "", "recorded"),
+    ]
+    (told_again,) = again.book.sessions()
+    assert isinstance(told_again, SessionRecord)
+    assert (told_again.spent_tokens, told_again.unspent_tokens) == (12, 48)
+    again.ask(CloseSession("session:s"))
+    assert (again.book.open_sessions(), len(again.book.sessions())) == ((), 1)
+
+
+def test_A9_limits_stand_in_a_snapshot_in_their_order() -> None:
+    limits = tuple(Charge(scope, "tokens", 5) for scope in ("pool:z", "pool:a", "model:m"))
+    book = Asked(limits=limits).book
+    assert [one[0] for one in book.snapshot()["limits"]["limits"]] == ["model:m", "pool:a", "pool:z"]
+
+
+def test_A5_what_ended_before_it_was_cancelled_is_buried_with_its_testimony() -> None:
+    asked = Asked()
+    asked.ask(Stop("x", FIRST, "E1", "completed", used(8)), Cancel("y", FIRST))
+    x, y = asked.book.find("x"), asked.book.find("y")
+    assert x is not None and y is not None
+    assert (x.state, x.evidence, x.usage) == ("STOPPED", "E1", used(8))
+    assert (y.state, y.evidence, y.usage) == ("TOMBSTONE", "", None)
+    assert (entry(asked, "x").forget_ms, entry(asked, "y").forget_ms) == (20_000, 20_000)
