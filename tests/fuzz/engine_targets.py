@@ -196,7 +196,7 @@ NAMES = (b"vllm:num_requests_running", b"process_start_time_seconds", b"a")
 
 
 def metrics(data: bytes) -> None:
-    """Every sample is one that can be a count, and one that Prometheus' own parser reads as well, where it can read the page."""
+    """Every sample can be a count, and is one that Prometheus' own parser reads as well where it can read the page."""
     found = {name: list(series(data, name)) for name in NAMES}
     for name, samples in found.items():
         assert all(0 <= value <= SAMPLE_MAX for _, value in samples), samples

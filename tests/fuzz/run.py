@@ -27,7 +27,8 @@ def main(name: str, seconds: str) -> None:
     found = BUILD / name
     found.mkdir(parents=True, exist_ok=True)
     words = BUILD / f"{name}.words"
-    words.write_text("".join('"%s"\n' % word.replace('"', '\\"') for word in WORDS.get(name, ())))
+    quoted = [word.replace('"', '\\"') for word in WORDS.get(name, ())]
+    words.write_text("".join(f'"{word}"\n' for word in quoted))
     flags = (f"-max_total_time={seconds}", f"-max_len={INPUT_BYTES_MAX}", f"-timeout={STILL_S_MAX}", f"-dict={words}")
     flags += (f"-rss_limit_mb={MEMORY_MB_MAX}", f"-artifact_prefix={BUILD}/{name}-", "-print_final_stats=1", "-verbosity=0")
     if name not in WORDS:

@@ -171,7 +171,7 @@ def memory_folder() -> str | None:
 
 
 def lines(data: bytes) -> None:
-    """Any bytes as a decision log, a usage journal or its totals: what is no line is passed over, and what is one is counted."""
+    """Any bytes as a decision log, a usage journal or its totals: what is no line is passed over, what is one counted."""
     with tempfile.TemporaryDirectory(dir=memory_folder()) as folder:
         path = Path(folder) / "usage-20261201T000000-1-000.jsonl"
         path.write_bytes(data)
@@ -228,7 +228,7 @@ def good_words() -> list[bytes]:
 
 
 def lua(data: bytes) -> None:
-    """Any bytes as words for the script: an answer or an error in time. A code that is none, or half a word, changes nothing."""
+    """Any bytes as words for the script: an answer or an error, in time. A command that is none changes nothing."""
     plain, wire = store()
     choices = Choices(data)
     what = choices.number(3)

@@ -1,4 +1,7 @@
-"""`headworks schema`: the JSON Schema of `headworks.yaml`, so that an editor completes keys and explains them; or of its routes."""
+"""`headworks schema`: the JSON Schema of `headworks.yaml`, so that an editor completes keys and explains them.
+
+With `--openapi`: what both ports take.
+"""
 
 from __future__ import annotations
 

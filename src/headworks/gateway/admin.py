@@ -97,7 +97,7 @@ def admin_app(
         return _json(found, 200 if found["records"] else 404)
 
     guarded = guard(admin_key, keys)
-    return Starlette(
+    made = Starlette(
         routes=[
             Route("/livez", livez),
             Route("/readyz", readyz),
@@ -114,6 +114,8 @@ def admin_app(
             *dashboard_routes(),
         ]
     )
+    made.router.redirect_slashes = False  # where to would be made of whatever Host the request names
+    return made
 
 
 def _look_routes(looks: Looks, feed: Feed, guarded: Guard) -> list[Route]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import msgspec
 from msgspec import inspect
 
 from headworks import __version__
@@ -23,7 +22,7 @@ TEXT = "text/plain"
 STREAM = "text/event-stream"
 Object = dict[str, Any]
 
-ROUTES = {
+ROUTES: dict[str, Any] = {
     one.path: one.decoder.type
     for one in (
         *(chat.ROUTE, completions.ROUTE, responses.ROUTE, messages.ROUTE, messages.COUNT, embeddings.ROUTE),
@@ -37,12 +36,12 @@ ADMIN = (400, 401, 403, 404, 409, 413, 415, 429, 503)
 REASON = {"reason": {"type": "string", "minLength": 1, "maxLength": 256}}
 
 
-def _name(kind: type) -> str:
+def _name(kind: Any) -> str:
     """Modules of dialects call different things the same."""
     return f"{kind.__module__.rpartition('.')[2]}.{kind.__name__}"
 
 
-def _named(kind: type) -> str:
+def _named(kind: Any) -> str:
     return REFERENCE + _name(kind)
 
 
@@ -193,7 +192,7 @@ def _answer(status: int, kinds: tuple[str, ...]) -> Object:
 # Types.
 
 
-def schemas(kinds: Iterable[type[msgspec.Struct]]) -> Object:
+def schemas(kinds: Iterable[Any]) -> Object:
     """Every struct that these are made of, by its name."""
     found: Object = {}
     waiting: list[Any] = [inspect.type_info(kind) for kind in kinds]
@@ -225,7 +224,7 @@ BOUNDS: Mapping[str, str] = {
     "max_length": "maxLength",
     "pattern": "pattern",
 }
-PLAIN = {
+PLAIN: dict[Any, str] = {
     inspect.IntType: "integer",
     inspect.FloatType: "number",
     inspect.StrType: "string",

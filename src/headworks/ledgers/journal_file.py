@@ -144,6 +144,8 @@ def _upgrade(connection: sqlite3.Connection, path: Path, schema: int, upgrades: 
     found = _pragma(connection, "user_version")
     if found == schema:
         return
+    if any(number not in upgrades for number in range(found, schema)):
+        raise LedgerError(_unsound(path, f"schema {found}, which there never was"))
     kept = Path(f"{path}.schema-{found}")
     try:
         os.close(os.open(kept, os.O_CREAT | os.O_EXCL, 0o600))  # it holds the hashes of keys
