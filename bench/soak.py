@@ -87,8 +87,19 @@ def config(directory: Path, engines: list[str]) -> Any:
     return load_bytes(json.dumps(given).encode(), "soak.yaml", ENVIRONMENT).config_or_raise()
 
 
-def engine() -> tuple[subprocess.Popen[str], str]:
-    words = ("-m", "headworks.testing.fake_engine", "--preset", "vllm_cpu_tiny", "--max-num-seqs", str(PLACES), "--port", "0")
+def engine(speed: float) -> tuple[subprocess.Popen[str], str]:
+    words = (
+        "-m",
+        "headworks.testing.fake_engine",
+        "--preset",
+        "vllm_cpu_tiny",
+        "--max-num-seqs",
+        str(PLACES),
+        "--port",
+        "0",
+        "--speed",
+        str(speed),
+    )
     child = subprocess.Popen([sys.executable, *words], stdout=subprocess.PIPE, text=True)
     assert child.stdout is not None
     return child, child.stdout.readline().removeprefix("listening on ").strip()
@@ -239,10 +250,10 @@ async def settled(app: App, engines: list[str], within_s: float = 60.0) -> list[
         await asyncio.sleep(0.2)
 
 
-async def run(minutes: float, seed: int) -> dict[str, Any]:
+async def run(minutes: float, seed: int, speed: float) -> dict[str, Any]:
     soak, children, urls = Soak(), [], []
     for _ in range(ENGINES):
-        child, url = engine()
+        child, url = engine(speed)
         children.append(child)
         urls.append(url)
     with tempfile.TemporaryDirectory() as folder:
@@ -295,6 +306,7 @@ def main() -> int:
     flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     flags.add_argument("--minutes", type=float, default=30.0)
     flags.add_argument("--seed", type=int, default=1)
+    flags.add_argument("--speed", type=float, default=1.0, help="of the engines: a machine that does other work carries less")
     flags.add_argument("--json", type=Path)
     for name, kind in (("--clients", str), ("--rate", float), ("--seconds", float)):
         flags.add_argument(name, type=kind, help=argparse.SUPPRESS)
@@ -302,7 +314,7 @@ def main() -> int:
     if given.clients:
         uvloop.run(offer(given.clients, given.rate, given.seconds, given.seed))
         return 0
-    told = uvloop.run(run(given.minutes, given.seed))
+    told = uvloop.run(run(given.minutes, given.seed, given.speed))
     text = json.dumps(told, indent=1)
     print(text)
     if given.json:
