@@ -57,6 +57,14 @@ def test_tags_that_make_objects_are_refused(raw: bytes) -> None:
     assert [path for path, _, _ in document.faults] == [("a",)]
 
 
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r", "\x85", "\u2028"])
+def test_a_fault_behind_any_end_of_line_that_yaml_knows_has_its_line(end: str) -> None:
+    """Found by fuzzing: lines that end in a bare CR were counted by the parser and not by us, an `IndexError`."""
+    with pytest.raises(DocumentError) as caught:
+        parse(end.join(["a: 1"] * 5 + ["b: {c"]).encode())
+    assert caught.value.line >= 6
+
+
 def test_a_scalar_that_cannot_be_what_it_looks_like_is_a_fault() -> None:
     assert parse(b"a: 2026-13-45\n").faults[0][:2] == (("a",), 1)
 

@@ -177,6 +177,14 @@ def test_H3_no_host_header_opens_a_route(path: str, host: str) -> None:
     assert client(admin_key="secret").get(path, headers={"Host": host}).status_code in (400, 401)
 
 
+@pytest.mark.parametrize("path", ["/livez/", "/metrics/", "/admin/snapshot/", "/admin/ledger/release/", "/dashboard/"])
+def test_H3_no_answer_sends_anybody_to_the_host_that_was_named(path: str) -> None:
+    """A path with a slash too many was sent on to `http://HOST/path`, before any key was asked for."""
+    answer = client(admin_key="secret").get(path, headers={"Host": "evil.example"}, follow_redirects=False)
+    assert answer.status_code == 404
+    assert "location" not in answer.headers
+
+
 def test_H3_routes_are_these_and_read_only() -> None:
     answer = client()
     assert answer.get("/admin").status_code == 404

@@ -19,7 +19,7 @@ from headworks.ledgers.keys import KeyStore, Wanted
 READS = ["/admin/snapshot", "/admin/ledger", "/admin/ledger/audit", "/admin/keys"]
 WRITES = ["/admin/keys", "/admin/keys/x/rotate", "/admin/keys/x/revoke"]
 PUBLIC = ["/v1/models"]
-OPEN = ("/livez", "/readyz", "/metrics")
+OPEN = ("/livez", "/readyz", "/metrics", "/openapi.json")
 SHUT = (401, 429)
 """Not with this key, the second time and again because there were so many."""
 

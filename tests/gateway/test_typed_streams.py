@@ -266,3 +266,54 @@ def test_E4_errors_inside_a_stream_are_events_of_their_dialect() -> None:
     body = failure("upstream_lost", Ids(b"req-1", b"key-1", RESPONSES), wall_s=0.0).body
     (cut,) = said(error_event(RESPONSES, body))
     assert (cut["type"], cut["code"], cut["error"]["code"]) == ("error", "upstream_lost", "upstream_lost")
+
+
+RESPONSES_DELTA = b'data: {"type":"response.output_text.delta","delta":"a"}\n\n'
+
+
+@pytest.mark.parametrize(
+    "first",
+    [b'{"id":"r","x":"\xff"}', b"[7]", b"7", b'"r"', b'{"output":"\xff"}', b"[" * 2_000 + b"]" * 2_000],
+    ids=lambda value: repr(value[:12]),
+)
+def test_A8_a_response_whose_words_cannot_be_put_together_cannot_be_ended_well(first: bytes) -> None:
+    """Found by fuzzing: what was kept as it came had not been looked at, and ending the answer was a fault of ours."""
+    stream = responses_stream.SPEECH.stream()
+    stream.take(b'data: {"type":"response.created","response":' + first + b"}\n\n" + RESPONSES_DELTA)
+    stream.take(b'data: {"type":"response.output_item.added","item":7}\n\n')
+    assert stream.ending(3, 4) == b""
+
+
+class Client:
+    """Who is told of the answer that was put together."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def respond(self, status: int, engine_headers: object, body: bytes) -> None:
+        self.told.append(body.decode())
+
+    def fail(self, code: str, **numbers: object) -> None:
+        self.told.append(code)
+
+
+BLOCK = b'data: {"type":"content_block_start","index":%b,"content_block":%b}\n\n'
+
+
+@pytest.mark.parametrize(
+    "blocks",
+    [
+        BLOCK % (b"0", b"{}") + BLOCK % (b'"a"', b"{}"),
+        BLOCK % (b"0", b'{"text":7}') + b'data: {"type":"content_block_delta","index":0,"delta":{"text":"x"}}\n\n',
+        BLOCK % (b"0", b"{}") + b'data: {"type":"content_block_delta","index":0,"delta":{"text":[]}}\n\n',
+    ],
+    ids=["indexes of two kinds", "a text that is none", "a piece that is none"],
+)
+def test_A8_a_message_whose_blocks_cannot_be_put_together_is_an_answer_that_was_lost(blocks: bytes) -> None:
+    """Found by fuzzing: a `TypeError` amid the relay."""
+    client = Client()
+    whole = messages_stream.SPEECH.assembled(client)  # type: ignore[arg-type]
+    whole.start(200, [])
+    whole.send(None, b'data: {"type":"message_start","message":{"id":"m"}}\n\n' + blocks + b'data: {"type":"message_stop"}\n\n')
+    whole.finish()
+    assert client.told == ["upstream_lost"]

@@ -11,6 +11,7 @@ import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from headworks.core.commands import Answer, Cancel, Heartbeat, Start, Stop
@@ -165,6 +166,30 @@ def test_H4_a_newer_schema_is_refused_politely_and_unchanged(world: JournalWorld
     before = path.read_bytes()
     assert re.search(r"written by a newer version \(schema 99; this one knows \d+\)", refusal(path))
     assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("schema", [0, -1, -(2**31)])
+def test_A9_a_schema_that_never_was_is_damage_and_no_fault_of_ours(schema: int, world: JournalWorld) -> None:
+    """Found by fuzzing: one changed byte of the file's header was a `KeyError`."""
+    path = filled(world)
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute(f"PRAGMA user_version = {schema:d}")
+    before = path.read_bytes()
+    assert f"is damaged or no ledger (schema {schema}, which there never was)" in refusal(path)
+    assert path.read_bytes() == before
+    assert list(path.parent.glob("*.schema-*")) == [], "nothing was put aside for an upgrade that there is not"
+
+
+@pytest.mark.parametrize(
+    "book", [[1, 2, 3], 7, "x", {}, {"lease_ms": 1}, {"lease_ms": 1, "remember_ms": 1, "book": [1]}], ids=repr
+)
+def test_A9_a_snapshot_that_is_none_is_told_in_a_sentence(book: object, world: JournalWorld) -> None:
+    """Found by fuzzing: an `AttributeError` where it was a list."""
+    path = filled(world)
+    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE snapshot SET book = ?", (msgspec.msgpack.encode(book),))
+    text = refusal(path)
+    assert "restore a backup" in text and str(path) in text
 
 
 def test_H4_an_older_schema_is_upgraded_step_by_step_and_kept_as_it_was(world: JournalWorld) -> None:

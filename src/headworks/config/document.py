@@ -7,6 +7,7 @@ make objects are refused. Nothing of the text itself is repeated in a message: i
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -16,6 +17,9 @@ BYTES_MAX = 1_048_576
 DEPTH_MAX = 32
 NODES_MAX = 200_000
 ALIASES_MAX = 100
+
+LINE_END = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
+"""What YAML takes for the end of a line."""
 
 Path: TypeAlias = tuple[str | int, ...]
 """Where a value stands: keys and list positions from the root."""
@@ -68,10 +72,10 @@ def parse(raw: bytes) -> Document:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = mark.line if mark else 0
-        raise DocumentError(line + 1, _yaml_problem(error, [*text.split("\n"), ""][line])) from None
+        raise DocumentError(line + 1, _yaml_problem(error, [*LINE_END.split(text), ""][line])) from None
     except yaml.YAMLError as error:
         position = getattr(error, "position", None) or 0
-        raise DocumentError(text[:position].count("\n") + 1, "a character is not allowed in YAML") from None
+        raise DocumentError(len(LINE_END.findall(text[:position])) + 1, "a character is not allowed in YAML") from None
     reader = _Reader()
     return reader.read(node)
 

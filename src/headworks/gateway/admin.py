@@ -23,6 +23,7 @@ from headworks.gateway.feed import VIEWERS_MAX, Feed, FeedResponse
 from headworks.gateway.key_watch import KeyWatch
 from headworks.gateway.looks import KEPT_MAX, Looks
 from headworks.gateway.metrics import CONTENT_TYPE
+from headworks.gateway.openapi import document
 from headworks.gateway.reload_door import Reload, reload_routes
 from headworks.gateway.replicas import VERBS, Untold
 from headworks.ledgers.errors import LedgerError
@@ -84,6 +85,9 @@ def admin_app(
         found = list(obstacles())
         return _json({"ready": not found, "obstacles": found}, 503 if found else 200)
 
+    async def openapi(_: Request) -> Response:
+        return _json(document())
+
     async def exposition(_: Request) -> Response:
         return Response(metrics(), media_type=CONTENT_TYPE)
 
@@ -92,11 +96,12 @@ def admin_app(
         return _json(found, 200 if found["records"] else 404)
 
     guarded = guard(admin_key, keys)
-    return Starlette(
+    made = Starlette(
         routes=[
             Route("/livez", livez),
             Route("/readyz", readyz),
             Route("/metrics", exposition),
+            Route("/openapi.json", openapi),
             *_look_routes(looks, feed, guarded),
             *_ledger_routes(ledger, guarded),
             Route("/admin/explain/{name}", guarded(show_explanation)),
@@ -108,6 +113,8 @@ def admin_app(
             *dashboard_routes(),
         ]
     )
+    made.router.redirect_slashes = False  # where to would be made of whatever Host the request names
+    return made
 
 
 def _look_routes(looks: Looks, feed: Feed, guarded: Guard) -> list[Route]:

@@ -29,6 +29,8 @@ _REASON = b'"finish_reason":'
 _UNFINISHED = b'"finish_reason":null'
 ABORTED = "abort"
 UNREADABLE = "unreadable"
+UNFIT = (msgspec.MsgspecError, ValueError, TypeError, AttributeError, LookupError, ArithmeticError, RecursionError)
+"""What is raised where words of an engine's that were kept are put together, and are not of the form that they should have."""
 NO_PROOF = {
     ABORTED: "the engine says it aborted, which is no proof that it did",
     UNREADABLE: "what came is no JSON: somebody else's page, or a part of an answer",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from headworks.gateway.audience import EngineHeaders, Source
-from headworks.gateway.event_stream import content_of
+from headworks.gateway.event_stream import UNFIT, content_of
 from headworks.gateway.outlet import ANSWER_BYTES_MAX, Outlet
 
 ABOUT_STREAMS = frozenset({b"content-type", b"cache-control"})
@@ -31,7 +31,7 @@ class OnePiece:
         raise NotImplementedError
 
     def _body(self) -> bytes:
-        """The whole answer; empty where something of it is missing."""
+        """The whole answer; empty where something of it is missing. May raise what is `UNFIT`."""
         raise NotImplementedError
 
     def _drop(self) -> None:
@@ -70,7 +70,10 @@ class OnePiece:
 
     def finish(self) -> None:
         """Everything is there."""
-        body = self._body() if self._size_bytes <= ANSWER_BYTES_MAX else b""
+        try:
+            body = self._body() if self._size_bytes <= ANSWER_BYTES_MAX else b""
+        except UNFIT:
+            body = b""
         if body:
             self._audience.respond(self._status, [(b"content-type", b"application/json"), *self._headers], body)
         else:

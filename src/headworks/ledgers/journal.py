@@ -38,6 +38,8 @@ COMMANDS_WRITTEN_AT = 512
 """So many riders are written without waiting for company."""
 ENDED_AT = 256
 """So many that have ended under a client's key are kept at a time."""
+DAMAGED = (ValueError, LookupError, TypeError, AttributeError, AssertionError, ArithmeticError, RecursionError)
+"""What reading a book raises where something else stands than was written."""
 CHARGING = (Reserve, Grow, Claim)
 """Commands that take something. What only gives back is never turned away."""
 
@@ -261,7 +263,7 @@ def recovered(contents: Contents, lease_ms: int, remember_ms: int, now_ms: int) 
         _replay(book, contents)
         book.apply((), now_ms)
         book.orphan_all()
-    except (ValueError, KeyError, TypeError, AssertionError) as error:
+    except DAMAGED as error:
         raise LedgerError(_cannot_be_replayed(contents, f"{type(error).__name__}: {error}")) from error
     differences = book.check()
     if differences:

@@ -144,6 +144,8 @@ def _upgrade(connection: sqlite3.Connection, path: Path, schema: int, upgrades: 
     found = _pragma(connection, "user_version")
     if found == schema:
         return
+    if any(number not in upgrades for number in range(found, schema)):
+        raise LedgerError(_unsound(path, f"schema {found}, which there never was"))
     kept = Path(f"{path}.schema-{found}")
     try:
         os.close(os.open(kept, os.O_CREAT | os.O_EXCL, 0o600))  # it holds the hashes of keys
@@ -183,7 +185,7 @@ class Contents:
         self.path = path
         try:
             found = connection.execute("SELECT book FROM snapshot").fetchone()
-            self.snapshot: Any = msgspec.msgpack.decode(found[0]) if found else None
+            self.snapshot: dict[str, Any] | None = _section(found[0]) if found else None
             self.ended_upto: int = (self.snapshot or {}).get(ENDED_UPTO, ALL_ROWS)
             """The last row of `ended` that the snapshot speaks of."""
             self.ended: list[Any] = [
@@ -191,11 +193,15 @@ class Contents:
                 for (records,) in connection.execute(
                     "SELECT records FROM ended WHERE number <= ? ORDER BY number", (self.ended_upto,)
                 )
-                for record in msgspec.msgpack.decode(records)
+                for record in _sections(records)
             ]
             self.rows: list[bytes] = [row for (row,) in connection.execute("SELECT runs FROM journal ORDER BY number")]
-        except (sqlite3.Error, msgspec.MsgspecError) as error:
+        except (sqlite3.Error, msgspec.MsgspecError, *NO_ROW, RecursionError) as error:
             raise LedgerError(_unsound(path, str(error))) from error
+
+
+_section = msgspec.msgpack.Decoder(dict[str, Any]).decode
+_sections = msgspec.msgpack.Decoder(list[dict[str, Any]]).decode
 
 
 class JournalFile:

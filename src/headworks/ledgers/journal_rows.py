@@ -62,7 +62,7 @@ def decode(row: bytes) -> Iterator[Run]:
     try:
         for at_ms, commands, count in _decode(row):
             yield Run(at_ms, [_command(*values) for values in commands], count)
-    except (msgspec.MsgspecError, KeyError, TypeError) as error:
+    except (msgspec.MsgspecError, LookupError, TypeError, RecursionError) as error:
         raise ValueError(str(error)) from error
 
 

@@ -12,7 +12,7 @@ import msgspec
 
 from headworks.gateway.dialects.typed_stream import LENGTH, TypedStream, event_of
 from headworks.gateway.engine_words import PromptDetails, WireUsage
-from headworks.gateway.event_stream import ABORTED
+from headworks.gateway.event_stream import ABORTED, UNFIT
 from headworks.gateway.one_piece import OnePiece
 from headworks.gateway.outlet import Outlet
 
@@ -146,7 +146,7 @@ class AssembledMessage(OnePiece):
                 self._message["usage"] = (self._message.get("usage") or {}) | (event.get("usage") or {})
             elif kind == "message_stop":
                 self._stopped = True
-        except (msgspec.DecodeError, RecursionError, KeyError, TypeError, AttributeError, ValueError):
+        except UNFIT:
             self._broken = True  # part of the answer, and nobody knows which
 
     def _body(self) -> bytes:

@@ -13,7 +13,7 @@ import msgspec
 
 from headworks.gateway.dialects.typed_stream import LENGTH, TypedStream, event_of
 from headworks.gateway.engine_words import PromptDetails, WireUsage
-from headworks.gateway.event_stream import ABORTED
+from headworks.gateway.event_stream import ABORTED, UNFIT
 from headworks.gateway.one_piece import OnePiece
 from headworks.gateway.outlet import Outlet
 
@@ -99,8 +99,12 @@ class ResponseStream(TypedStream):
         return True
 
     def ending(self, prompt_tokens: int, output_tokens: int) -> bytes:
-        if not self._first:
+        try:
+            return self._ended_here(prompt_tokens, output_tokens) if self._first else b""
+        except UNFIT:  # nobody looked at all of what was kept
             return b""
+
+    def _ended_here(self, prompt_tokens: int, output_tokens: int) -> bytes:
         answer: dict[str, Any] = msgspec.json.decode(self._first)
         items = [msgspec.json.decode(item) for item in self._items]
         written: list[tuple[str, dict[str, Any]]] = []
@@ -155,10 +159,7 @@ class AssembledResponse(OnePiece):
         self._last = content
 
     def _body(self) -> bytes:
-        try:
-            last = _event(self._last)
-        except msgspec.DecodeError:
-            return b""
+        last = _event(self._last)
         return bytes(last.response) if last.type in LAST else b""
 
 
