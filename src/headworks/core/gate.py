@@ -232,8 +232,7 @@ class Gate:
             self._on_claim_answered(answer, now_s)
         elif life is not None:
             again = answer.verb == "reassert"
-            ends = self._changes.told_again(life, answer, now_s) if again else self._course.answered(life, answer, now_s)
-            if ends:
+            if self._changes.told_again(life, answer, now_s) if again else self._course.answered(life, answer, now_s):
                 self._ended(life, now_s)
         else:
             self._on_standing_answered(answer, now_s)
@@ -258,7 +257,6 @@ class Gate:
         if answer.outcome in ("granted", "recorded"):
             self._granted(life, pool, now_s)
             return
-        is_final = True
         if answer.outcome == "never":
             self._refusing.drop_run(life)
             self._refusing.never(life, answer.shortfalls, now_s)
@@ -272,9 +270,9 @@ class Gate:
             self._refusing.unask(life, "gone", "failed", now_s)
             self._tries.again(life, now_s)
         else:
-            is_final = False
             self._not_now(life, pool, answer, now_s)
-        if is_final and life.lane.session is None and pool.queue.asks.settled(life.lane.turn):
+            return
+        if life.lane.session is None and pool.queue.asks.settled(life.lane.turn):
             self._pump(pool, now_s)
 
     def _granted(self, life: Life, pool: Pool, now_s: float) -> None:
@@ -287,11 +285,8 @@ class Gate:
         decision = desk.decider.decision(life, "admit", "", now_s)
         desk.record(decision)
         self._course.granted(life, decision, self._boot.open_until_s, now_s)
-        if (
-            life.lane.session is None
-            and (life.turn_tokens or pool.queue.asks.is_short)
-            and pool.queue.go_on(life.lane.turn, now_s)
-        ):
+        takes_turns = life.lane.session is None and (life.turn_tokens > 0 or pool.queue.asks.is_short)
+        if takes_turns and pool.queue.go_on(life.lane.turn, now_s):
             self._pump(pool, now_s)
 
     def _not_now(self, life: Life, pool: Pool, answer: Answer, now_s: float) -> None:
@@ -324,7 +319,7 @@ class Gate:
         if pool.queue.requests:
             self._pump(pool, now_s)
 
-    # the ledger and time
+    # the ledger, time and policies
 
     def _on_standing_answered(self, answer: Answer, now_s: float) -> None:
         if answer.verb == "stop":
@@ -371,8 +366,7 @@ class Gate:
         """What such an event does, and then whatever it made room for in the pool it names."""
 
         def handled(event: Any, now_s: float) -> None:
-            pool = handle(event, now_s)
-            if pool is not None:
+            if (pool := handle(event, now_s)) is not None:
                 self._pump(pool, now_s)
 
         return handled
@@ -381,8 +375,6 @@ class Gate:
         for pool in self._desk.pools.values():
             if pool.queue.requests:
                 self._pump(pool, now_s)
-
-    # drain and reload
 
     def _on_policy_changed(self, event: events.PolicyChanged, now_s: float) -> None:
         self._changes.reload(event.policy, now_s)
