@@ -48,7 +48,7 @@ class Scene:
 
     def rows(self, forecast: Forecast = KNOWN, work: Work = WORK, **changed: Any) -> list[Row]:
         request: Request = replace(self.request, **changed)
-        return compare(request, work, self.lane, forecast, self.bench.now_s)
+        return compare(request, work, self.lane, forecast, self.bench.now_s).rows
 
 
 def test_B1_every_row_of_a_plain_request_in_its_order() -> None:
