@@ -155,8 +155,8 @@ def test_F13_a_mode_that_was_taken_back_is_the_configurations_also_for_who_start
             await agrees.reload(one.text(server=observing))
             assert not agrees.app.policy.observe, "an order is in force whatever the file said when it was heard"
             await post(one, "/admin/mode/observe", reason="mended")
-            await held.until(lambda: held.app.policy.observe)
-            await agrees.until(lambda: agrees.app.policy.observe)
+            await held.until(lambda: held.app.policy.observe, 15.0)
+            await agrees.until(lambda: agrees.app.policy.observe, 15.0)
             assert held.app.by_hand.orders_shown()["mode_order"] is None
             late = await beside(one, server=enforcing)
             await held.reload(one.text(server=enforcing))
