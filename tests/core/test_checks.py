@@ -177,13 +177,13 @@ def test_B1_promises_of_each_token_and_of_the_whole_answer_are_compared_where_th
     busy(bench, 3)
     pool, lane = bench.gate._desk.pools["p"], bench.gate._desk.lane("acme", "interactive", "p")
     known, work = replace(KNOWN, total_s=2.0, tpot_s=0.02), replace(WORK, output_tokens_max=51)
-    rows = compare(bench.request(100), work, lane, known, bench.now_s)
+    rows = compare(bench.request(100), work, lane, known, bench.now_s).rows
     assert lane.token_promise is not None
     places, whole_s = places_of(pool, lane.token_promise), whole_answer_s(work, lane, known, 3.0)
     assert rows[2] == ("compute", "pool:p", 5, places, "requests at 0.05 s a token", "queue_timeout")
     assert rows[-2] == ("time", "pool:p", whole_s, 3.0, "s to the whole answer", "queue_delay_exceeded")
     assert whole_s == pytest.approx(0.375 + 51 * 0.02)
-    assert len(compare(bench.request(100), work, lane, replace(known, total_s=None), bench.now_s)) == len(rows) - 1
+    assert len(compare(bench.request(100), work, lane, replace(known, total_s=None), bench.now_s).rows) == len(rows) - 1
 
 
 def test_D4_of_several_engines_the_one_with_the_lowest_peak_counts() -> None:
@@ -191,6 +191,6 @@ def test_D4_of_several_engines_the_one_with_the_lowest_peak_counts() -> None:
     pool = bench.gate._desk.pools["p"]
     pool.unguarded_tokens = 0
     lane = bench.gate._desk.lane("acme", "interactive", "p")
-    (peak,) = [row for row in compare(bench.request(100), WORK, lane, KNOWN, bench.now_s) if row[4] == "kv_peak_ratio"]
+    (peak,) = [row for row in compare(bench.request(100), WORK, lane, KNOWN, bench.now_s).rows if row[4] == "kv_peak_ratio"]
     first, second = (pool.replicas[name].memory.peak_with(WORK, lane.lengths, bench.now_s) for name in ("p/0", "p/1"))
     assert peak[2] == first / 40_000 < second / 20_000
