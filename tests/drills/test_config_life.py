@@ -22,23 +22,23 @@ ASKING, RELOADS = 12, 10
 WIDE, NARROW = 80_000, 8_000
 """Tokens that the tenant may hold under one policy and the other; all streams together hold more than the tenth."""
 KEY = {"ACME_KEY": "the-key-of-this-drill"}
-LARGE = ("--max-num-seqs", "256", "--num-gpu-blocks-override", "16385", "--speed", "0.5")
+LARGE = ("--max-num-seqs", "256", "--num-gpu-blocks-override", "16385", "--speed", "0.2")
 UNHURRIED = {"loop_lag_shed_bulk_s": 50, "loop_lag_shed_s": 60, "rss_shed_bytes": 2**40}
 SECTIONS: dict[str, Any] = {
-    "server": {"listen": "127.0.0.1:0", "admin": "127.0.0.1:0", "drain_s": 90, "guard": UNHURRIED},
+    "server": {"listen": "127.0.0.1:0", "admin": "127.0.0.1:0", "drain_s": 250, "guard": UNHURRIED},
     "classes": {
         "interactive": {
             "slo": {"ttft_s": 60, "tpot_s": None, "e2e_s": None},
             "on_tenant_full": "refuse",
             "queue": {"wait_s_max": 20},
-            "timeouts": {"first_byte_s": 60, "gateway_s": 110, "client_s": 120},
+            "timeouts": {"first_byte_s": 60, "gateway_s": 290, "client_s": 300},
         }
     },
     "log": {"decisions": "decisions"},
 }
 
 
-@pytest.mark.skipif("HEADWORKS_DRILLS" not in os.environ, reason="a minute: HEADWORKS_DRILLS=1 runs it")
+@pytest.mark.skipif("HEADWORKS_DRILLS" not in os.environ, reason="two minutes: HEADWORKS_DRILLS=1 runs it")
 def test_I39_I41_reloads_under_load_a_limit_cut_by_nine_tenths_and_a_drain_with_two_hundred_streams(tmp_path: Path) -> None:
     with engine(0, *LARGE) as upstream:
         pools = {"llama": {"replicas": [{"url": upstream.url, "engine": "vllm"}], "active_requests_max": 256, "limit": 256}}
@@ -48,7 +48,7 @@ def test_I39_I41_reloads_under_load_a_limit_cut_by_nine_tenths_and_a_drain_with_
         with gateway("--config", str(file), directory=tmp_path, **KEY) as front:
             wide = file.read_text()
             asyncio.run(life(front, File(file), wide))
-            assert front.ended(60.0) == 0
+            assert front.ended(300.0) == 0
         assert upstream.inside() == 0
         with gateway("--config", str(file), directory=tmp_path, **KEY) as front:
             assert (front.charged(), front.audit()) == (0, [])
@@ -80,7 +80,7 @@ async def life(front: Gateway, file: File, wide: str) -> None:
     narrow = wide.replace(str(WIDE), str(NARROW))
     limits = httpx.Limits(max_connections=None)
     headers = {"Authorization": f"Bearer {KEY['ACME_KEY']}"}
-    async with httpx.AsyncClient(base_url=front.url, timeout=120, trust_env=False, limits=limits, headers=headers) as client:
+    async with httpx.AsyncClient(base_url=front.url, timeout=300, trust_env=False, limits=limits, headers=headers) as client:
         versions = await reloaded_while_many_ask(front, file, client, wide, narrow)
         assert len(versions) == 2
         await taken(front, file, wide)
@@ -111,7 +111,7 @@ async def reloaded_while_many_ask(front: Gateway, file: File, client: httpx.Asyn
 
     async def ask() -> None:
         while not over.is_set():
-            answers.append(await client.post("/v1/chat/completions", json=asked(60, n=16)))
+            answers.append(await client.post("/v1/chat/completions", json=asked(30, n=32)))
 
     asking = [asyncio.ensure_future(ask()) for _ in range(ASKING)]
     versions = set()
