@@ -77,6 +77,23 @@ def test_H2_a_token_opens_what_its_claims_say_and_keys_go_on_to(loop: str) -> No
     run(loop, steps())
 
 
+def test_H2_a_token_ends_on_a_connection_that_goes_on() -> None:
+    """The same bytes again and again, which a connection need not read twice."""
+
+    async def steps() -> None:
+        async with taking(Jwks(jwks(public("one"))), leeway_s=0) as s:
+            ends_s = int(time.time()) + 2
+            asking, client = chat(bearer(token(exp=ends_s))), await s.connect()
+            statuses = [200]
+            while statuses[-1] == 200 and time.time() < ends_s + 5:
+                client.send(asking)
+                statuses.append((await client.answer()).status)
+            client.close()
+            assert statuses[1] == 200 and statuses[-1] == 401 and time.time() >= ends_s
+
+    run("uvloop", steps())
+
+
 def test_H2_what_is_wrong_with_a_token_is_told_and_never_what_is_in_it() -> None:
     async def steps() -> None:
         async with taking(Jwks(jwks(public("one")))) as s:
