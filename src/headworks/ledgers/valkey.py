@@ -3,8 +3,8 @@
     apply(commands) → [what waits] → one FCALL → answers, in order
 
 The script (`lua/`, `valkey_script.py`) is the book once more: one list of commands in, their answers out, atomically, at the
-store's own time. At most `CALLS_MAX` calls are under way; each takes half of what is asked, so the busier a gateway is the less an
-operation costs. A call that is not answered in time, or is lost with its connection, is not answered here either: the gate
+store's own time. At most `CALLS_MAX` calls are under way; each takes half of what is asked, so the busier a gateway is the less
+an operation costs. A call that is not answered in time, or is lost with its connection, is not answered here either: the gate
 asks again, and every command may be asked twice.
 
 *Epoch.* Which life of the store is meant stands in every call. A server that was restarted, promoted or emptied has
