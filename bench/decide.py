@@ -247,7 +247,9 @@ def policy(pool: PoolPolicy, number_of_tenants: int) -> Policy:
     """A class that waits as long as it takes, so that nothing but room decides."""
     names = [f"tenant-{number}" for number in range(number_of_tenants)]
     tenants = {name: TenantPolicy(name, classes=("bulk",)) for name in names}
-    waits = ClassPolicy("bulk", ttft_slo_s=None, wait_s_max=INFINITE_S, queue_requests_max=QUEUE_REQUESTS_MAX)
+    waits = ClassPolicy(
+        "bulk", ttft_slo_s=None, wait_s_max=INFINITE_S, queue_requests_max=QUEUE_REQUESTS_MAX, queue_bytes_max=1 << 40
+    )
     return Policy("1", 1, {"bulk": waits}, tenants, {"mock": pool})
 
 

@@ -115,6 +115,48 @@ def test_A11_what_waits_goes_with_the_next_of_two_calls(server: servers.Server) 
     run(steps())
 
 
+def sizes(server: servers.Server) -> list[int]:
+    """How many commands each script was called with. The log cuts off after 32 words and says how many more."""
+    entries = server.ask("SLOWLOG", "GET", "-1")
+    assert isinstance(entries, list)
+    words = [entry[3] for entry in reversed(entries) if entry[3][0] == "FCALL"]
+    lengths = [
+        len(one) - 1 + int(one[-1].split(" ")[1].lstrip("(")) if one[-1].startswith("... (") else len(one) for one in words
+    ]
+    return [length - len(("FCALL", "name", "1", "root", "asked")) for length in lengths]
+
+
+def test_A11_who_asks_on_with_each_answer_keeps_two_calls_equally_long_under_way(server: servers.Server) -> None:
+    """One call of 63 and one of 1 in turn would leave the server without work while the 63 answers are taken in."""
+
+    async def steps() -> None:
+        async with gateways(server.url) as (one,):
+            await one.ask(Heartbeat(FIRST), limits(100_000))
+            server.ask("CONFIG", "SET", "slowlog-max-len", "1000")
+            server.ask("CONFIG", "SET", "slowlog-log-slower-than", "0")
+            server.ask("SLOWLOG", "RESET")
+            ended = asyncio.Event()
+            left = 64 * 20
+
+            def again(name: str, answers: list[Answer]) -> None:
+                nonlocal left
+                left -= 1
+                if left >= 64:
+                    one.store.apply([reserve(name, 1)], lambda told: again(name, told))
+                elif not left:
+                    ended.set()
+
+            for number in range(64):
+                one.store.apply([reserve(f"on{number}", 1)], lambda told, number=number: again(f"on{number}", told))  # type: ignore[misc]
+            await ended.wait()
+            server.ask("CONFIG", "SET", "slowlog-log-slower-than", "-1")
+            made = [size for size in sizes(server) if size > 0]
+            assert sum(made) == 64 * 20
+            assert made[6:30] == [32] * 24
+
+    run(steps())
+
+
 def test_A11_a_long_list_is_one_call_and_a_list_is_never_parted(server: servers.Server) -> None:
     async def steps() -> None:
         async with gateways(server.url) as (one,):

@@ -10,8 +10,8 @@ from rich.table import Table
 
 from headworks.sim.campaign import Campaign, campaign_of, run_world
 from headworks.sim.campaign_goals import GOALS_FROM_SEEDS, missed
-from headworks.sim.campaign_histories import HISTORIES
 from headworks.sim.compare import as_json, make_book
+from headworks.sim.histories import HISTORIES, goals_of
 from headworks.sim.shrinking import Shortened, only, parts_of, shorten, told
 
 SHORTENED_MAX = 3
@@ -24,7 +24,7 @@ def run_campaign(first: int, seeds: int, histories: str, processes: int | None, 
         typer.echo(f"headworks sim: --histories is one of {', '.join(HISTORIES)}", err=True)
         raise typer.Exit(2)
     found = campaign_of(first, seeds, histories, processes or os.cpu_count() or 1)
-    goals = missed(found.reached)
+    goals = missed(found.reached, goals_of(histories))
     broken = sorted(found.failed.items())
     shortened = [shorten(seed, problem, histories) for seed, problem in broken[:SHORTENED_MAX]]
     if json:

@@ -37,7 +37,7 @@ def sim(
     seed: Annotated[int | None, typer.Option(help="Default: the scenario's own; 1 for a campaign")] = None,
     seeds: Annotated[int, typer.Option(min=1, max=SEEDS_MAX, help="Run so many, one after the other from SEED on")] = 1,
     with_campaign: Annotated[bool, typer.Option("--campaign", help="Random worlds with faults instead of a scenario")] = False,
-    histories: Annotated[str, typer.Option(help="Of a campaign: short, usual or big")] = "short",
+    histories: Annotated[str, typer.Option(help="Of a campaign: short, usual, big or matrix")] = "short",
     processes: Annotated[int | None, typer.Option(min=1, max=256, help="Of a campaign: as many as processors")] = None,
     keep: Annotated[str | None, typer.Option(help="Of one seed of a campaign: nothing but these parts, told in lines")] = None,
     with_traces: Annotated[bool, typer.Option("--traces", help="List the recorded traces that scenarios can name")] = False,

@@ -3,8 +3,8 @@
     apply(commands) → [what waits] → one FCALL → answers, in order
 
 The script (`lua/`, `valkey_script.py`) is the book once more: one list of commands in, their answers out, atomically, at the
-store's own time. At most `CALLS_MAX` calls are under way; each takes all that waits, so the busier a gateway is the less an
-operation costs. A call that is not answered in time, or is lost with its connection, is not answered here either: the gate
+store's own time. At most `CALLS_MAX` calls are under way; each takes half of what is asked, so the busier a gateway is the less
+an operation costs. A call that is not answered in time, or is lost with its connection, is not answered here either: the gate
 asks again, and every command may be asked twice.
 
 *Epoch.* Which life of the store is meant stands in every call. A server that was restarted, promoted or emptied has
@@ -39,6 +39,8 @@ log = logging.getLogger("headworks.ledgers")
 CALLS_MAX = 2
 COMMANDS_MAX = 64
 """A call takes lists until it has so many commands. A longer list is one call."""
+HALF_MIN = 8
+"""Fewer are not parted: what a call costs by itself is worth about four commands."""
 WAITING_MAX = 20_000
 """Commands that may wait; a list beyond is dropped, and asked again by its gate."""
 RECORDS_MAX = 1_000_000
@@ -110,6 +112,8 @@ class ValkeyStore:
         self._waiting_commands = 0
         self._sent_s: deque[float] = deque()
         """When each call that is under way was sent."""
+        self._sent_commands = 0
+        """In them."""
         self._watch: asyncio.TimerHandle | None = None
         self._epoch = ""
         self._clock_from: tuple[int, float] = (0, clock_s())
@@ -127,30 +131,44 @@ class ValkeyStore:
     def _send(self, calls_max: int = CALLS_MAX) -> None:
         line = self._line
         while line is not None and self._waiting and len(self._sent_s) < calls_max:
-            lists = [self._waiting.popleft()]
-            count = len(lists[0][0])
-            while self._waiting and count + len(self._waiting[0][0]) <= COMMANDS_MAX:
-                lists.append(self._waiting.popleft())
-                count += len(lists[-1][0])
-            self._waiting_commands -= count
+            lists = self._next_lists()
             commands = lists[0][0] if len(lists) == 1 else [one for commands, _ in lists for one in commands]
+            self._waiting_commands -= len(commands)
+            self._sent_commands += len(commands)
             self._sent_s.append(self._clock_s())
             if self._watch is None:
                 self._look_later(CALL_S)
             call = (b"FCALL", self._script.name, 1, self.root, self._asked_blob)
             line.ask((*call, *self._words.of(commands)), partial(self._answered, lists, commands))
 
+    def _next_lists(self) -> list[tuple[Sequence[Command], Answered]]:
+        """Half of all that is asked or under way, so that the server runs one call while the other's answers are taken in."""
+        half = (self._waiting_commands + self._sent_commands + 1) // 2
+        most = min(COMMANDS_MAX, max(HALF_MIN, half))
+        lists = [self._waiting.popleft()]
+        count = len(lists[0][0])
+        while self._waiting and count + len(self._waiting[0][0]) <= most:
+            lists.append(self._waiting.popleft())
+            count += len(lists[-1][0])
+        return lists
+
     def _answered(self, lists: Sequence[tuple[Sequence[Command], Answered]], commands: Sequence[Command], told: object) -> None:
-        self._sent_s.popleft()
+        self._sent_commands -= len(commands)
+        try:  # its place is taken until all have their answers, so that what these lead to goes together
+            self._take(lists, commands, told)
+        finally:
+            self._sent_s.popleft()
+        self._send()
+
+    def _take(self, lists: Sequence[tuple[Sequence[Command], Answered]], commands: Sequence[Command], told: object) -> None:
         if not isinstance(told, bytes):
             self._failed(str(told))
-        else:
-            reply = read_reply(told, len(commands))
-            if reply.outcome == "ok":
-                self._give(lists, self._answers.read(reply, commands), reply)
-            elif self._line is not None:  # of another epoch: nothing was run
-                self._line.close()
-        self._send()
+            return
+        reply = read_reply(told, len(commands))
+        if reply.outcome == "ok":
+            self._give(lists, self._answers.read(reply, commands), reply)
+        elif self._line is not None:  # of another epoch: nothing was run
+            self._line.close()
 
     def _give(self, lists: Sequence[tuple[Sequence[Command], Answered]], answers: list[Answer], reply: Reply) -> None:
         self._clock_from = (reply.now_ms, self._clock_s())
@@ -215,6 +233,7 @@ class ValkeyStore:
         """What was asked and not answered will not be: it may have been run, and is asked again."""
         self._drop_lines()
         self._sent_s.clear()
+        self._sent_commands = 0
         self._waiting.clear()
         self._waiting_commands = 0
         if not self._is_lost:

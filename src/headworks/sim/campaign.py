@@ -16,15 +16,15 @@ from functools import partial
 
 from headworks.core.book_table import TERMINAL
 from headworks.sim.campaign_goals import note_goals
-from headworks.sim.campaign_histories import HISTORIES
 from headworks.sim.compare import make_book
+from headworks.sim.histories import HISTORIES
 from headworks.sim.invariants import Broken, Watch
 from headworks.sim.points import points_of
 from headworks.sim.simulation import MakeBook, Setup, Simulation
 
 LIVENESS_S = 150.0
 """At most: it ends when nothing is charged. A client may be told to come back in 60 s, wait for its turn, and then run."""
-HANG_S = {"short": 5.0, "usual": 15.0, "big": 120.0}
+HANG_S = {"short": 5.0, "usual": 15.0, "big": 120.0, "matrix": 15.0}
 """By the size of the histories: a hundred times what one takes."""
 CHUNK_SEEDS = 100
 """Seeds that a process takes at a time."""

@@ -92,6 +92,3 @@ def big_world(seed: int, make: MakeBook = make_book) -> Setup:
         ]
         faults += [dataclasses.replace(one, at_s=one.at_s + later_s) for one in some_faults(random, replicas)]
     return dataclasses.replace(usual, planned=planned, faults=faults, duration_s=FAULTY_S * BIG_TIMES)
-
-
-HISTORIES: dict[str, Callable[[int, MakeBook], Setup]] = {"short": short_world, "usual": small_world, "big": big_world}

@@ -93,6 +93,15 @@ def _store_rolled_back(simulation: Simulation, fault: Fault) -> None:
     simulation.world.after(fault.for_s, lambda: simulation.lose_ledger(PROMOTED_S, kept))
 
 
+def _store_clock_forward(simulation: Simulation, fault: Fault) -> None:
+    """The clock of the store's machine is set, by `for_s`."""
+    simulation.ledger.clock_off_ms += round(fault.for_s * 1000)
+
+
+def _store_clock_back(simulation: Simulation, fault: Fault) -> None:
+    simulation.ledger.clock_off_ms -= round(fault.for_s * 1000)
+
+
 def _ledger_restored(simulation: Simulation, fault: Fault) -> None:
     """The ledger goes on from what it wrote down, as if nothing had happened: what is stored is what was held (I8)."""
     _restore(simulation, replay=True)
@@ -172,6 +181,8 @@ KINDS: dict[str, Callable[[Simulation, Fault], None]] = {
     "ledger_cut_off": _ledger_cut_off,
     "store_emptied": _store_emptied,
     "store_rolled_back": _store_rolled_back,
+    "store_clock_forward": _store_clock_forward,
+    "store_clock_back": _store_clock_back,
     "ledger_restored": _ledger_restored,
     "process_killed": _process_killed,
     "gateway_kill": _gateway_kill,

@@ -68,6 +68,8 @@ class SimLedger:
         self.epoch = 1
         """Which store answers. What was said to another one before, or by it, gets lost."""
         self.line = line
+        self.clock_off_ms = 0
+        """What its machine's clock has been set forward by."""
         self.applied = 0
         """Grows with each call that reached the book, so that a watcher knows when to look again."""
         self.seen: Callable[[Sequence[Command], Sequence[Answer]], None] | None = None
@@ -96,7 +98,7 @@ class SimLedger:
 
     def now_ms(self) -> int:
         """The store's own clock. It starts at a day so that no age is ever measured against zero."""
-        return 86_400_000 + int(self._world.now_s * 1000)
+        return 86_400_000 + int(self._world.now_s * 1000) + self.clock_off_ms
 
     def close(self) -> None:
         """Nothing is open."""

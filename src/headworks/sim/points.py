@@ -28,9 +28,9 @@ PAUSES_S = (0.02, 0.3, 1.0, 6.0)
 RESTARTS_S = (0.05, 0.6, 3.0)
 LATE_S = 0.3
 
-ONCE = ("death", "pause")
-"""Points that fire once in a history: one of them is enough to change all that follows."""
-POINTS = (*ONCE, "late_wakeup", "spare_tick", "freed_for_nothing", "answers_again")
+OFTEN = ("late_wakeup", "spare_tick", "freed_for_nothing", "answers_again")
+POINTS = ("death", "pause", *OFTEN)
+"""All others fire once in a history: one of them is enough to change all that follows."""
 
 
 @dataclass(slots=True)
@@ -45,7 +45,7 @@ class Points:
     def fires(self, point: str) -> bool:
         """Whether it does, this time."""
         ratio = self.armed.get(point, 0.0)
-        if not ratio or (point in ONCE and point in self.fired) or self.random_of(point).random() >= ratio:
+        if not ratio or (point in self.fired and point not in OFTEN) or self.random_of(point).random() >= ratio:
             return False
         self.fired[point] = self.fired.get(point, 0) + 1
         return True
@@ -155,10 +155,14 @@ class ArmedRunner(SimRunner):
             return
         super()._perform(effect)
         if self.alive and not self._departs and self._points.fires("death"):
-            simulation, number = self._simulation, self._simulation.runners.index(self)
-            simulation.kill(number)
-            restart_s = self._points.random_of("death").choice(RESTARTS_S)
-            simulation.world.after(restart_s, lambda: _boot(simulation, number))
+            self._die()
+
+    def _die(self) -> None:
+        """kill -9, and another process after a while."""
+        simulation, number = self._simulation, self._simulation.runners.index(self)
+        simulation.kill(number)
+        restart_s = self._points.random_of("death").choice(RESTARTS_S)
+        simulation.world.after(restart_s, lambda: _boot(simulation, number))
 
     def _wake(self, at_s: float) -> None:
         if self._points.fires("late_wakeup"):

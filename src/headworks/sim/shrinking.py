@@ -13,8 +13,8 @@ from functools import partial
 
 from headworks.core.commands import Adopt, Answer, Command, Heartbeat, Held, PutSample, TakeReader
 from headworks.sim.campaign import HANG_S, ends_within, run_world
-from headworks.sim.campaign_histories import HISTORIES
 from headworks.sim.compare import make_book
+from headworks.sim.histories import HISTORIES
 from headworks.sim.points import Points, points_of
 from headworks.sim.simulation import MakeBook, Setup, Simulation
 
