@@ -43,6 +43,7 @@ COMPILED = (
     "gateway/decisions.py",
     "gateway/dialects/base.py",
     "gateway/dialects/chat.py",
+    "gateway/dialects/long_bodies.py",
     "gateway/door.py",
     "gateway/endings.py",
     "gateway/error_shapes.py",

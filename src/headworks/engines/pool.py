@@ -30,7 +30,8 @@ CLOSE_S_MAX = 5.0
 """How long the engine's server may take to close its side after we closed ours."""
 ABORTED_SILENCE_S_MAX = 600.0
 """An answer that is read to its end for proof may be silent for so long, then nothing more is learnt from waiting."""
-_WRITE_JOINED_BYTES_MAX = 65_536
+_WRITE_JOINED_BYTES_MAX = 8_192
+"""A longer body is not copied once more to stand behind its head: uvloop writes both by one call."""
 _NEWLINE = 10
 
 

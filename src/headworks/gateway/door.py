@@ -13,11 +13,11 @@ import msgspec
 
 from headworks.core.instants import INSTANTS_PER_S
 from headworks.core.policy import INFINITE_S
-from headworks.core.types import Request, RequestKey
+from headworks.core.types import Request
 from headworks.gateway import reply
 from headworks.gateway.admit import SESSION
 from headworks.gateway.allowances import Allowances
-from headworks.gateway.asked import RETRY_COUNT, Asker, retries
+from headworks.gateway.asked import RETRY_COUNT, Asker, key_of, retries
 from headworks.gateway.deadlines import DEADLINE, READ_TIMEOUT, stamp
 from headworks.gateway.dialects.base import Fault
 from headworks.gateway.every_answer import Ids
@@ -85,7 +85,7 @@ class Door:
             start_by_s, finish_by_s = times.start_by_s, times.finish_by_s
         return Request(
             own_id,
-            RequestKey(identity.tenant, own_id),
+            key_of(identity.tenant, own_id),
             False,
             "",
             identity.client,

@@ -13,9 +13,9 @@ from typing import Any
 
 from headworks.core import effects, events
 from headworks.core.policy import INFINITE_S, ClassPolicy, Policy
-from headworks.core.types import Decision, Leeway, Request, RequestKey, Usage
+from headworks.core.types import Decision, Leeway, Request, Usage
 from headworks.engines.base import Engine
-from headworks.gateway import each_usage, reply
+from headworks.gateway import asked, each_usage, reply
 from headworks.gateway.admit import SESSION, Admit, is_admit, session_of
 from headworks.gateway.allowances import Allowances
 from headworks.gateway.answers import Answers
@@ -197,7 +197,7 @@ class Proxy:
         """What is asked for, until when and of which pool; None if that was answered with what is wrong with it."""
         self._limits.context_tokens = self._models.context_tokens
         parsed = dialect.parse(body, self._limits)
-        if isinstance(parsed, Fault):
+        if not isinstance(parsed, Parsed):
             self._fault(exchange, parsed, ids)
             return None
         headers, received_s = exchange.headers, exchange.received_s
@@ -216,7 +216,7 @@ class Proxy:
         equal = self.equals.name(tenant, parsed, service_class) if service_class.on_pressure else None
         request = Request(
             own_id,
-            RequestKey(tenant, ids.idempotency_key.decode("latin-1") if key_given else own_id),
+            asked.key_of(tenant, ids.idempotency_key.decode("latin-1") if key_given else own_id),
             key_given,
             parsed.fingerprint() if key_given else "",
             identity.client,

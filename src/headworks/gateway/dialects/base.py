@@ -19,6 +19,7 @@ from typing import Generic, NamedTuple, TypeAlias, TypeVar
 import msgspec
 
 from headworks.config.settings import PartPrices
+from headworks.gateway.dialects import long_bodies
 from headworks.gateway.dialects.complaints import translated
 from headworks.gateway.dialects.fields import (
     ASSEMBLED_EXACTLY,
@@ -110,7 +111,7 @@ def read(route: Route[AskedFields], body: bytes) -> tuple[AskedFields, Raws, byt
     """
     try:
         asked = route.decoder.decode(body)  # first, since it stops at the first field that is not known
-        raws = _TOP.decode(body)
+        raws = long_bodies.fields(_TOP.decode, body)
     except RecursionError as error:
         raise invalid("The body is nested too deeply.") from error
     except msgspec.ValidationError as error:
