@@ -1,4 +1,4 @@
-"""Changed code in a running program: what runs is given the code, the defaults and the values of a module that was loaded anew."""
+"""Changed code in a running program: what runs is given the code, the defaults and the values of a module loaded anew."""
 
 from __future__ import annotations
 

@@ -9,6 +9,8 @@ from headworks.core.commands import Adopt, Depart, Heartbeat, Reassert, Start, S
 from headworks.core.types import Reservation
 from headworks.testing.suites.ledger_subject import FIRST, LEASE_MS, RESTARTED, SECOND, WHOLE, Ledger, Opened, reserve
 
+SCOPES = {"pool:pool": WHOLE, "tenant:acme": WHOLE, "tenant:beta": WHOLE}
+
 
 def case_A7_owner_takes_back_what_nobody_adopted(opened: Opened) -> None:
     """A gateway that was cut off for longer than its lease goes on where nobody stepped in."""
