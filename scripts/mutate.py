@@ -213,12 +213,10 @@ class Judge:
     def _tests_of(self, mutant: Mutant) -> list[str]:
         """Those that come past it. Outside of functions: past anything that speaks of what is given a value there; else all."""
         file = mutant.name.partition(".")[0]
-        if mutant.function and not mutant.targets:
+        if not mutant.targets:
             found = [test for test, seen in self.seen.items() if mutant.statement in seen.hits.get(file, ())]
         else:
             found = self._speaking_of({target.rpartition(".")[2].partition("[")[0] for target in mutant.targets})
-            if mutant.function:
-                found = found or list(self.seen)
         found.sort(key=lambda test: (self.seen[test].cpu_s + 0.02) / (1 + self.kills.get(test, 0)))
         first = [test for test in self.killers.get(mutant.name.partition(":")[0], ()) if test in set(found)]
         ordered = [*first, *(test for test in found if test not in set(first))]
@@ -258,7 +256,7 @@ class Judge:
         mutant.swap()
         try:
             fresh = executed(module, source.tree, {})
-            transplant(module.__dict__, fresh, mutant.targets if not mutant.function else ())
+            transplant(module.__dict__, fresh, mutant.targets)
         except Exception as error:  # it cannot even be loaded
             return json.dumps({"outcome": KILLED, "tests": 0, "by": "", "how": f"{type(error).__name__}: {error}"[:200]})
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
