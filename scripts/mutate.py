@@ -385,6 +385,7 @@ def main() -> int:
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     os.chdir(ROOT)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(2))  # and the servers end
     judge = Judge(options)
     code = pytest.main(["-s", "-q", "-n0", *TESTS], plugins=[judge])
     if code not in (0, 5):

@@ -115,7 +115,7 @@ def test_D2_of_two_with_the_same_tag_the_older_one_is_saved_for(first: str, outc
     """Tenants that come for the first time have no higher tag than who waits, and no lower one."""
     asked = Asked(FIRST, SECOND, limits=(Charge("pool:pool", "tokens", 100),))
     asked.ask(reserve("held", 60))
-    asks = {"large": reserve("large", 90, owner=SECOND, tenant="beta"), "small": reserve("small", 41, tenant="gamma")}
+    asks = {"large": reserve("large", 90, owner=SECOND, tenant="zeta"), "small": reserve("small", 41, tenant="gamma")}
     for name in (first, *(asks.keys() - {first})):
         assert asked.outcome(asks[name]) == "refused"
     for number in range(16):
@@ -123,7 +123,7 @@ def test_D2_of_two_with_the_same_tag_the_older_one_is_saved_for(first: str, outc
         asked.ask(*asks.values())
         assert asked.outcome(reserve(f"x{number}", 1, tenant=f"t{number}")) == "granted"
     asked.ask(*(Stop(f"x{number}", FIRST, "E1", "completed", None) for number in range(16)))
-    assert [mark.passed for mark in asked.book._turns["pool"].marks.values() if mark.flow[1] == "beta"] == [16]
+    assert [mark.passed for mark in asked.book._turns["pool"].marks.values() if mark.flow[1] == "zeta"] == [16]
     assert asked.outcome(reserve("small", 40, tenant="gamma")) == outcome
 
 
