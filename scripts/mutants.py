@@ -59,7 +59,7 @@ class Mutant:
     function: str
     """Empty outside of functions."""
     targets: tuple[str, ...]
-    """Outside of functions: what the statement gives a value to."""
+    """Outside of functions, where no statement is passed by tests: what it gives a value to."""
     node: ast.AST
     field: str
     index: int | None
@@ -104,7 +104,7 @@ class Source:
             elif isinstance(statement, ast.ClassDef):
                 self._body(statement.body, f"{function}.{statement.name}".lstrip("."), "")
             else:
-                targets = _targets(statement)
+                targets = () if digest else _targets(statement)
                 for change in _of_statement(statement):
                     self._add((body, index), change, number, function, here, targets, statement)
                 self._fields(statement, number, function, here, targets)

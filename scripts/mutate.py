@@ -11,7 +11,6 @@ Decision 68 says why it is ours. Explained survivors stand in `tests/mutation/su
 from __future__ import annotations
 
 import argparse
-import ast
 import dataclasses
 import gc
 import hashlib
@@ -24,7 +23,6 @@ import signal
 import sys
 import tempfile
 import time
-import types
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -32,6 +30,7 @@ from typing import Any
 
 import pytest
 from mutants import Mutant, Source, with_hits
+from transplant import executed, transplant
 
 from headworks.testing import servers
 
@@ -166,7 +165,7 @@ class Judge:
         marks = {name: bytearray(len(source.statements)) for name, source in self.sources.items()}
         for name, source in self.sources.items():
             self.modules[name].__dict__["_hits_"] = marks[name]
-            fresh = _executed(self.modules[name], with_hits(source), {"_hits_": marks[name]})
+            fresh = executed(self.modules[name], with_hits(source), {"_hits_": marks[name]})
             transplant(self.modules[name].__dict__, fresh, ())
         found = {}
         for test in tests:
@@ -214,12 +213,10 @@ class Judge:
     def _tests_of(self, mutant: Mutant) -> list[str]:
         """Those that come past it. Outside of functions: past anything that speaks of what is given a value there; else all."""
         file = mutant.name.partition(".")[0]
-        if mutant.function and not mutant.targets:
+        if not mutant.targets:
             found = [test for test, seen in self.seen.items() if mutant.statement in seen.hits.get(file, ())]
         else:
             found = self._speaking_of({target.rpartition(".")[2].partition("[")[0] for target in mutant.targets})
-            if mutant.function:
-                found = found or list(self.seen)
         found.sort(key=lambda test: (self.seen[test].cpu_s + 0.02) / (1 + self.kills.get(test, 0)))
         first = [test for test in self.killers.get(mutant.name.partition(":")[0], ()) if test in set(found)]
         ordered = [*first, *(test for test in found if test not in set(first))]
@@ -258,8 +255,8 @@ class Judge:
         module, source = self.modules[file], self.sources[file]
         mutant.swap()
         try:
-            fresh = _executed(module, source.tree, {})
-            transplant(module.__dict__, fresh, mutant.targets if not mutant.function else ())
+            fresh = executed(module, source.tree, {})
+            transplant(module.__dict__, fresh, mutant.targets)
         except Exception as error:  # it cannot even be loaded
             return json.dumps({"outcome": KILLED, "tests": 0, "by": "", "how": f"{type(error).__name__}: {error}"[:200]})
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
@@ -328,94 +325,6 @@ def _sha(*paths: Path) -> str:
     return hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()
 
 
-# changed code in a running program
-
-
-def _executed(module: types.ModuleType, tree: ast.Module, names: dict[str, Any]) -> dict[str, Any]:
-    """What the module would hold, had it been loaded from this tree."""
-    space: dict[str, Any] = {"__name__": module.__name__, "__file__": module.__file__, **names}
-    exec(compile(tree, module.__file__ or "", "exec"), space)  # noqa: S102
-    return space
-
-
-def transplant(old: dict[str, Any], new: dict[str, Any], targets: tuple[str, ...]) -> None:
-    """Give what runs the code and the defaults of what is new; and the values, where a value was changed."""
-    for name, value in new.items():
-        before = old.get(name)
-        if isinstance(value, type) and isinstance(before, type) and value.__module__ == old["__name__"]:
-            _patch_class(before, value)
-        elif isinstance(value, types.FunctionType):
-            _patch(before, value)
-    if targets:
-        for name, value in new.items():
-            if not name.startswith("__") and _is_data(value):
-                _replace(old, name, value)
-
-
-def _functions(value: object) -> Iterator[types.FunctionType]:
-    parts = (value.fget, value.fset) if isinstance(value, property) else (getattr(value, "__func__", value),)
-    for part in parts:
-        while part is not None:
-            if isinstance(part, types.FunctionType):
-                yield part
-            part = getattr(part, "__wrapped__", None)
-
-
-def _patch(before: object, value: object) -> None:
-    for one, other in zip(_functions(before), _functions(value), strict=True):
-        if len(one.__code__.co_freevars) == len(other.__code__.co_freevars):
-            one.__code__ = other.__code__
-        one.__defaults__, one.__kwdefaults__ = other.__defaults__, other.__kwdefaults__
-
-
-UNCHANGED = ("__module__", "__doc__", "__slots__", "__match_args__")
-
-
-def _patch_class(before: type, value: type) -> None:
-    for name, part in vars(value).items():
-        if list(_functions(part)):
-            _patch(vars(before).get(name), part)
-        elif isinstance(part, int | str | float | tuple) and name not in UNCHANGED and vars(before).get(name) != part:
-            setattr(before, name, part)
-
-
-def _is_data(value: object) -> bool:
-    return not isinstance(value, type | types.FunctionType | types.ModuleType)
-
-
-def _replace(old: dict[str, Any], name: str, value: Any) -> None:
-    """A table is changed where it is, since others hold it; a constant wherever it was imported to."""
-    before = old.get(name)
-    if isinstance(before, dict) and isinstance(value, dict):
-        _replace_in(before, value)
-    elif dataclasses.is_dataclass(before):
-        _replace_fields(before, value)
-    elif isinstance(value, int | str | float | tuple | frozenset) and before != value:
-        for module in list(sys.modules.values()):
-            space = getattr(module, "__dict__", {})
-            if name in space and type(space[name]) is type(before) and space[name] == before:
-                space[name] = value
-
-
-def _replace_in(before: dict[Any, Any], value: dict[Any, Any]) -> None:
-    if before.keys() != value.keys():
-        before.clear()
-        before.update(value)
-    for key, one in value.items():
-        if isinstance(one, dict):
-            _replace_in(before[key], one)
-        elif dataclasses.is_dataclass(one) and before[key] is not one:
-            _replace_fields(before[key], one)
-        else:
-            before[key] = one
-
-
-def _replace_fields(before: Any, value: Any) -> None:
-    for field in dataclasses.fields(value):
-        if getattr(before, field.name) != getattr(value, field.name):
-            setattr(before, field.name, getattr(value, field.name))
-
-
 # saying it
 
 
@@ -476,6 +385,7 @@ def main() -> int:
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     os.chdir(ROOT)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(2))  # and the servers end
     judge = Judge(options)
     code = pytest.main(["-s", "-q", "-n0", *TESTS], plugins=[judge])
     if code not in (0, 5):

@@ -204,6 +204,13 @@ def test_B10_what_never_fits_is_told_with_what_is_guaranteed_to_others() -> None
     ]
 
 
+def test_B10_what_is_kept_for_itself_is_not_kept_from_it() -> None:
+    counters = floored()
+    charges = (("model:m", "tokens", 10), ("pool:p", "tokens", 71))
+    assert counters.take(charges)[1] == [Shortfall("pool:p", "tokens", 71, 70)], "30 are the tenant's, 30 more its own"
+    assert counters.take((("model:m", "tokens", 10), ("pool:p", "tokens", 70)))[1] == ()
+
+
 def test_B7_what_is_read_alone_may_be_longer_than_its_limit() -> None:
     counters = Counters()
     counters.set((("replica:p/0", "prefill_tokens", 10), ("pool:p", "tokens", 10)), ())

@@ -85,6 +85,13 @@ def test_B6_sums_follow_whoever_comes_and_goes() -> None:
     assert list(queue.in_turn()) == []
 
 
+def test_all_that_waits_is_told_in_order_of_arrival_over_all_flows() -> None:
+    scene = Scene()
+    lives = [scene.life(1), scene.life(1, tenant="batchco"), scene.life(1)]
+    scene.wait(*lives)
+    assert [life.number for life in scene.queue.lives()] == [1, 2, 3]
+
+
 def test_a_line_stands_in_order_of_deadline_or_of_arrival_and_stands_anew_when_that_changes() -> None:
     scene = Scene()
     lives = [scene.life(1, start_by_s=start_by_s) for start_by_s in (30.0, 10.0, 20.0)]

@@ -9,13 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from headworks.core.book_counters import Charges
+from headworks.core.book_lives import merged
 from headworks.core.book_parts import Boot, Entry
 from headworks.core.book_records import NEVER_MS, TOMBSTONE_LEASES
 from headworks.core.book_table import CANCELLING, CHARGED, MOVES, ORPHANED, RUNNING, TERMINAL, Move
 from headworks.core.book_testimony import Testimony
 from headworks.core.commands import Adopt, Answer, Depart, Heartbeat, Held, Reassert
 from headworks.core.peak import Profile, added
-from headworks.core.types import Owner
+from headworks.core.types import READ_UNITS, Owner
 
 ADOPT_MAX = 64
 BOOTS_MAX = 4096
@@ -142,8 +144,11 @@ class Leases(Testimony):
         return self._go("reassert", "reassert", self._entries.get(command.record.execution), command)
 
     def _confirm(self, verb: str, entry: Entry, command: Reassert, move: Move) -> Answer:
-        outcome = move.outcome if entry.owner == command.record.owner else "refused"
-        return self._answer_of(verb, entry, outcome)
+        if entry.owner != command.record.owner:
+            return self._answer_of(verb, entry, "refused")
+        if entry.state in CHARGED:
+            self._charge_told(entry, command.record.charges)
+        return self._answer_of(verb, entry, move.outcome)
 
     def _confirm_end(self, verb: str, entry: Entry, command: Reassert, move: Move) -> Answer:
         """What the ledger knows to have ended cannot be live again."""
@@ -159,7 +164,27 @@ class Leases(Testimony):
             entry.closing_sequence = entry.closing_ms = 0
         if entry.state == RUNNING:
             entry.running_sequence = self.sequence
+        self._charge_told(entry, command.record.charges)
         return self._answer_of(verb, entry, move.outcome)
+
+    def _charge_told(self, entry: Entry, told: Charges) -> None:
+        """What its owner knows to hold for it and an older copy of the ledger does not: charged as told, whatever the limits.
+
+        What was held for the reading of its prompt is not: it may have come back.
+        """
+        left: dict[tuple[str, str], int] = {}
+        for scope, unit, amount in told:
+            if unit not in READ_UNITS:
+                left[scope, unit] = left.get((scope, unit), 0) + amount
+        for scope, unit, amount in entry.charges:
+            if (scope, unit) in left:
+                left[scope, unit] -= amount
+        more = [(scope, unit, amount) for (scope, unit), amount in left.items() if amount > 0]
+        if more:
+            entry.charges, entry.counters = merged(entry, more, self.counters.force(more))
+            session = self._session_of(entry.charges)
+            if session is not None:
+                self._hold_unspent(session)
 
     def _believe(self, verb: str, entry: Entry | None, command: Reassert, move: Move) -> Answer:
         """The ledger forgot, or never heard: what runs is charged as told, above the limits if it must be."""

@@ -272,7 +272,7 @@ class Lives(Sessions):
         if shortfalls:
             return self._answer(verb, entry.execution, "refused", command.step, entry.state, shortfalls=tuple(shortfalls))
         entry.steps[command.step] = None
-        entry.charges, entry.counters = _merged(entry, command.charges, taken)
+        entry.charges, entry.counters = merged(entry, command.charges, taken)
         # Fairness counts plain tokens; memory scopes round them up, so the smallest is nearest.
         grown_tokens = min((amount for _, unit, amount in command.charges if unit == "tokens"), default=0)
         if entry.flow is not None and grown_tokens:
@@ -383,7 +383,7 @@ class Lives(Sessions):
         return tuple(entry.reservation() for entry in entries)
 
 
-def _merged(entry: Entry, charges: Charges, taken: Sequence[Counter]) -> tuple[tuple[Charge, ...], tuple[Counter, ...]]:
+def merged(entry: Entry, charges: Charges, taken: Sequence[Counter]) -> tuple[tuple[Charge, ...], tuple[Counter, ...]]:
     """Growth added to the record's charges, one charge for each scope and unit."""
     amounts: dict[tuple[str, str], int] = {}
     counters: dict[tuple[str, str], Counter] = {}

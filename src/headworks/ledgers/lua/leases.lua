@@ -159,7 +159,13 @@ function leases.reassert(command)
 end
 
 function acts.confirm(entry, command, move)
-  return plain(command, entry, entry.owner == command.owner and move.outcome or "refused")
+  if entry.owner ~= command.owner then
+    return plain(command, entry, "refused")
+  end
+  if CHARGED[entry.state] then
+    lives.charge_told(entry, command.record)
+  end
+  return plain(command, entry, move.outcome)
 end
 
 -- What the ledger knows to have ended cannot be live again.
@@ -179,6 +185,7 @@ function acts.take_back(entry, command, move)
   if entry.state == "RUNNING" then
     entry.running_sequence = book.sequence
   end
+  lives.charge_told(entry, command.record)
   touch(entry)
   return plain(command, entry, move.outcome)
 end

@@ -242,6 +242,36 @@ local function merge(entry, shape, amounts)
   entry.shape, entry.amounts, entry.body = make_shape(entry.shape, names), sums, nil
 end
 
+-- What its owner knows to hold for it and an older copy of this store does not: charged as told, whatever the limits. What was
+-- held for the reading of its prompt is not: it may have come back.
+function lives.charge_told(entry, told)
+  local shape, names, left, more, amounts = shape_of(told.shape), {}, {}, {}, {}
+  for at, counter in ipairs(shape.counters) do
+    local name = shape.names[at]
+    if not counter.is_read then
+      names[#names + 1] = not left[name] and name or nil
+      left[name] = (left[name] or 0) + told.amounts[at]
+    end
+  end
+  for at, name in ipairs(entry.shape.names) do
+    left[name] = left[name] and left[name] - entry.amounts[at]
+  end
+  for _, name in ipairs(names) do
+    if left[name] > 0 then
+      more[#more + 1], amounts[#amounts + 1] = name, left[name]
+    end
+  end
+  if #more == 0 then
+    return
+  end
+  local added, replica, before = make_shape(shape, more), open_replica(entry.shape.replica), sequences(entry.shape, entry.amounts)
+  counters.force(added, amounts)
+  merge(entry, added, amounts)
+  replica:count(sequences(entry.shape, entry.amounts) - before)
+  sessions.forced(entry.shape)
+  touch(entry)
+end
+
 local function contains(list, value)
   for _, one in ipairs(list or NOTHING) do
     if one == value then

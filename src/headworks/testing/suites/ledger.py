@@ -18,7 +18,6 @@ from headworks.core.commands import (
     Cancel,
     Claim,
     Command,
-    Depart,
     Heartbeat,
     Reassert,
     SetLimits,
@@ -32,6 +31,7 @@ from headworks.testing.suites.ledger_histories import check_history
 from headworks.testing.suites.ledger_keys import KEY_CASES
 from headworks.testing.suites.ledger_reading import READING_CASES
 from headworks.testing.suites.ledger_reserves import RESERVE_CASES
+from headworks.testing.suites.ledger_retold import RETOLD_CASES
 from headworks.testing.suites.ledger_rows import check_rows
 from headworks.testing.suites.ledger_sessions import SESSION_CASES
 from headworks.testing.suites.ledger_subject import (
@@ -218,25 +218,6 @@ def case_A7_testimony_of_a_fenced_owner_counts(opened: Opened) -> None:
     assert ledger.held("pool:pool", SECOND) == 400
 
 
-def case_A7_owner_takes_back_what_nobody_adopted(opened: Opened) -> None:
-    """A gateway that was cut off for longer than its lease goes on where nobody stepped in."""
-    ledger = Ledger(opened)
-    ledger.open(SCOPES, FIRST, SECOND)
-    ledger.ask(reserve("mine", 100), Start("mine", FIRST), reserve("taken", 200), Start("taken", FIRST))
-    mine, taken = ledger.records(FIRST)["mine"], ledger.records(FIRST)["taken"]
-    ledger.ask(Depart(SECOND))
-    ledger.advance(LEASE_MS)
-    assert ledger.outcome(Reassert(mine)) == "fenced"
-    ledger.ask(Heartbeat(FIRST))
-    assert ledger.one(Reassert(mine)).state == "RUNNING"
-    ledger.advance(LEASE_MS, RESTARTED)
-    assert [record.execution for record in ledger.one(Adopt(RESTARTED, 1)).records] == ["taken"]
-    ledger.ask(Heartbeat(FIRST))
-    assert ledger.outcome(Reassert(taken)) == "refused"
-    assert ledger.one(Reassert(mine)).state == "RUNNING"
-    assert ledger.held("pool:pool") == 300
-
-
 def case_A11_reassert_is_believed(opened: Opened) -> None:
     """What a living owner says it runs is charged, above a limit if it must be; new work waits until it has drained."""
     ledger = Ledger(opened)
@@ -366,7 +347,6 @@ CASES: tuple[Callable[[Opened], None], ...] = (
     case_K14_random_cancels_leave_nothing_held,
     case_A7_lapse_orphans_and_frees_nothing,
     case_A7_testimony_of_a_fenced_owner_counts,
-    case_A7_owner_takes_back_what_nobody_adopted,
     case_A11_reassert_is_believed,
     case_limits_newest_policy_wins,
     case_A11_who_does_not_know_a_limit_yet_leaves_it_standing,
@@ -375,6 +355,7 @@ CASES: tuple[Callable[[Opened], None], ...] = (
     *EVIDENCE_CASES,
     *READING_CASES,
     *RESERVE_CASES,
+    *RETOLD_CASES,
     *SESSION_CASES,
     check_rows,
     check_history,
