@@ -30,8 +30,6 @@ class Lane:
     """One (tenant, class, pool)."""
 
     __slots__ = (
-        "_one_of_pool",
-        "_one_of_tenant",
         "answers",
         "borrows",
         "by_deadline",
@@ -121,7 +119,6 @@ class Lane:
         self.tenant_scope = f"tenant:{tenant.policy.name}"
         self.class_scope = f"class:{service_class.name}"
         self.pool_scope = f"pool:{pool.name}"
-        self._one_of_tenant, self._one_of_pool = (self.tenant_scope, "requests", 1), (self.pool_scope, "requests", 1)
         policy = tenant.policy
         self.tenant_tokens_max, self.tenant_requests_max = policy.active_tokens_max, policy.active_requests_max
         self.metered = is_metered(policy) or pool.spill is not None
@@ -184,16 +181,15 @@ class Lane:
     def charges(self, work: Work, replica_scope: str) -> tuple[tuple[str, str, int], ...]:
         """What a reserve charges: plain tokens to the tenant, whole memory blocks to pool and replica, sequences to all.
 
-        Plain tuples in the shape of `Charge`, which the ledger keeps for a minute: those of one sequence are made once for all
-        requests, the other four for each. Two more where it stands on a reserve.
+        Plain tuples in the shape of `Charge`: six are made for every request. Two more where it stands on a reserve.
         """
         tenant, pool = self.tenant_scope, self.pool_scope
         tokens, kv_tokens, sequences = work.tokens, work.kv_tokens, work.sequences
         plain: tuple[tuple[str, str, int], ...] = (
             (tenant, "tokens", tokens),
-            self._one_of_tenant if sequences == 1 else (tenant, "requests", sequences),
+            (tenant, "requests", sequences),
             (pool, "tokens", kv_tokens),
-            self._one_of_pool if sequences == 1 else (pool, "requests", sequences),
+            (pool, "requests", sequences),
             (replica_scope, "tokens", kv_tokens),
             (replica_scope, "requests", sequences),
         )
