@@ -78,6 +78,7 @@ class Judge:
         self.failed = False
         self.results: dict[str, dict[str, Any]] = {}
         self.chosen: list[Mutant] = []
+        self.explained = explained()
         self.servers: list[servers.Server] = []
         """One for each job, for tests that compare with the script of a shared ledger: the other writing of the book."""
         self.free: list[int] = []
@@ -200,8 +201,8 @@ class Judge:
     def _is_open(self, mutant: Mutant) -> bool:
         result = self.results.get(mutant.name)
         if result is None or result["digest"] != mutant.digest:
-            return True
-        return bool(self.options.again) and result["outcome"] in (SURVIVED, UNTESTED)
+            return not self.options.again
+        return bool(self.options.again) and result["outcome"] in (SURVIVED, UNTESTED) and mutant.name not in self.explained
 
     def _prefer(self, result: dict[str, Any]) -> None:
         if result.get("by"):
@@ -342,11 +343,10 @@ def explained() -> dict[str, str]:
 
 def report(judge: Judge, as_json: bool, killed_min: float) -> int:
     """What came of those that were chosen."""
-    asked = [judge.results[one.name] for one in judge.chosen if not judge._is_open(one) or judge.options.again]
-    asked = [one for one in asked if one]
+    found = [(one, judge.results.get(one.name)) for one in judge.chosen]
+    asked = [result for one, result in found if result is not None and result["digest"] == one.digest]
     alive = [one for one in asked if one["outcome"] in (SURVIVED, UNTESTED)]
-    known = explained()
-    bare = [one["mutant"] for one in alive if one["mutant"] not in known]
+    bare = [one["mutant"] for one in alive if one["mutant"] not in judge.explained]
     ratio = 1 - len(alive) / len(asked) if asked else 0.0
     said = {
         "mutants": sum(len(source.mutants) for source in judge.sources.values()),
@@ -374,7 +374,7 @@ def main() -> int:
     parser.add_argument("--sample", type=int, default=0, help="so many of all, by the seed; 0: every one")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", default="", help="mutants with this in their name")
-    parser.add_argument("--again", action="store_true", help="ask about survivors again: there may be new tests")
+    parser.add_argument("--again", action="store_true", help="only survivors nobody has explained: there may be new tests")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument(
         "--cpu-s", type=float, default=0.0, help="tests of so much time for each, the likeliest first; 0: all of them"
