@@ -39,6 +39,7 @@ SECTIONS: dict[str, Any] = {
 
 
 @pytest.mark.skipif("HEADWORKS_DRILLS" not in os.environ, reason="two minutes: HEADWORKS_DRILLS=1 runs it")
+@pytest.mark.timeout(600)
 def test_I39_I41_reloads_under_load_a_limit_cut_by_nine_tenths_and_a_drain_with_two_hundred_streams(tmp_path: Path) -> None:
     with engine(0, *LARGE) as upstream:
         pools = {"llama": {"replicas": [{"url": upstream.url, "engine": "vllm"}], "active_requests_max": 256, "limit": 256}}
