@@ -128,7 +128,7 @@ def test_I39_a_bad_file_under_load_changes_nothing_and_says_everything(tmp_path:
 async def reload_over_http(s: Scene, **more: Any) -> httpx.Response:
     host, port = s.app.admin_address[:2]
     headers = {"Authorization": f"Bearer {ENVIRONMENT['ADMIN']}"}
-    async with httpx.AsyncClient(base_url=f"http://{host}:{port}", trust_env=False, headers=headers) as client:
+    async with httpx.AsyncClient(base_url=f"http://{host}:{port}", trust_env=False, headers=headers, timeout=60) as client:
         return await client.post("/admin/reload", json={"reason": "a test", **more})
 
 
@@ -170,13 +170,13 @@ def test_I39_a_file_that_changes_is_taken_once_it_stands_still(tmp_path: Path, m
             other = tmp_path / "other.yaml"
             other.write_text(json.dumps({**s.texts, "tenants": tenants(NARROW)}))
             other.rename(file)  # as editors and ConfigMaps replace a file
-            await s.until(lambda: s.app.policy.tenants["acme"].active_tokens_max == NARROW)
+            await s.until(lambda: s.app.policy.tenants["acme"].active_tokens_max == NARROW, 30)
             taken = s.app.policy.number
             file.write_text("{")
             await asyncio.sleep(0.2)
             assert s.app.policy.number == taken, "half a file is no file"
             file.write_text(json.dumps(s.texts))
-            await s.until(lambda: s.app.policy.tenants["acme"].active_tokens_max == WIDE)
+            await s.until(lambda: s.app.policy.tenants["acme"].active_tokens_max == WIDE, 30)
             watching.cancel()
 
     run("uvloop", steps())
@@ -197,7 +197,7 @@ def test_I39_a_file_that_is_still_being_written_is_left_alone(tmp_path: Path, mo
                 file.write_text(json.dumps({**s.texts, "tenants": tenants(tokens)}))
                 await asyncio.sleep(0.1)
                 assert s.app.policy.number == number
-            await s.until(lambda: s.app.policy.tenants["acme"].active_tokens_max == 1_009)
+            await s.until(lambda: s.app.policy.tenants["acme"].active_tokens_max == 1_009, 30)
             watching.cancel()
 
     run("uvloop", steps())
