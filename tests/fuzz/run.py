@@ -6,6 +6,9 @@ What is new is kept under `build/fuzz/TARGET`; what broke something is left besi
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -45,5 +48,17 @@ def main(name: str, seconds: str) -> None:
     atheris.Fuzz()
 
 
+def alone(*words: str) -> int:
+    """In a group of processes of its own, which is ended with it: the fuzzer leaves without a word to what it has started."""
+    child = os.fork()
+    if not child:
+        os.setsid()
+        main(*words)
+    _, status = os.waitpid(child, 0)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child, signal.SIGKILL)
+    return os.waitstatus_to_exitcode(status)
+
+
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    sys.exit(alone(*sys.argv[1:]))
