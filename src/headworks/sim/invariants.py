@@ -147,7 +147,7 @@ class Watch:
             alone = scope_unit[1] in READ_UNITS and held == largest[scope_unit]
             if limit is not None and held > allowed and not alone and not self._told_again:
                 raise self._broken("I2", f"{scope_unit[0]} holds {held} {scope_unit[1]} of {limit}")
-            self._limits[scope_unit] = limit if limit is not None else UNLIMITED
+        self._limits = {(one.scope, one.unit): one.limit for one in book.counters.all()}
         self._held = sums
         self._told_again = False
 
