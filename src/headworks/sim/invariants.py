@@ -142,7 +142,7 @@ class Watch:
             limit = book.limit(*scope_unit)
             # A limit that was lowered, perhaps at the end of this very list, leaves an excess that drains; what may
             # never happen is that more is added to it.
-            allowed = max(limit or 0, self._limits.get(scope_unit, 0), self._held.get(scope_unit, 0))
+            allowed = max(limit or 0, self._limits.get(scope_unit, UNLIMITED), self._held.get(scope_unit, 0))
             # What is longer than may be read at once is read alone (B7).
             alone = scope_unit[1] in READ_UNITS and held == largest[scope_unit]
             if limit is not None and held > allowed and not alone and not self._told_again:
