@@ -193,17 +193,17 @@ class Watch:
 
     def _paid_for(self) -> dict[str, tuple[int, int]]:
         """What may be held: what is charged, and what was in a store that is gone while it has not been told again."""
-        charged = self._answered_for() if self._grows else self._charged
-        if not self._forgotten:
-            return charged
-        return charged | {name: max(held, charged.get(name, held)) for name, held in self._forgotten.items()}
+        charged = self._charged
+        if self._forgotten:
+            charged = charged | {name: max(held, charged.get(name, held)) for name, held in self._forgotten.items()}
+        return self._answered_for(charged) if self._grows else charged
 
-    def _answered_for(self) -> dict[str, tuple[int, int]]:
+    def _answered_for(self, charged: dict[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
         """What may be held. What was told to stop, or lost its gateway, may run on past its reservation until it stops."""
         replicas = self._simulation.replicas.values()
         return {
             name: charge if any(replica.is_listened_to(name) for replica in replicas) else (UNLIMITED, charge[1])
-            for name, charge in self._charged.items()
+            for name, charge in charged.items()
         }
 
     def at_the_end(self) -> None:
