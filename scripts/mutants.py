@@ -84,8 +84,6 @@ class Source:
         self.tree = ast.parse(text)
         self.statements: dict[int, int] = {}
         """By `id` of the node."""
-        self.names: dict[int, set[str]] = {}
-        """What each statement speaks of, by its number."""
         self.mutants: list[Mutant] = []
         self._alike: dict[str, int] = {}
         self._body(self.tree.body, "", "")
@@ -95,8 +93,6 @@ class Source:
             if _is_docstring(statement) or isinstance(statement, SKIPPED) or _is_untold(statement):
                 continue
             number = self.statements[id(statement)] = len(self.statements)
-            words = {getattr(node, "id", "") or getattr(node, "attr", "") for node in ast.walk(statement)}
-            self.names[number] = words - {""}
             here = digest or _digest(statement)
             if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
                 self._fields(statement.args, number, function, here, (statement.name,))

@@ -212,16 +212,21 @@ class Judge:
             self.kills[result["by"]] = self.kills.get(result["by"], 0) + 1
 
     def _tests_of(self, mutant: Mutant) -> list[str]:
-        """Those that come past it. Outside of functions: past anything that speaks of what is given a value there; else all."""
+        """Those that come past it. Outside of functions: all of them, since others may have imported what is given a value."""
         file = mutant.name.partition(".")[0]
         if not mutant.targets:
             found = [test for test, seen in self.seen.items() if mutant.statement in seen.hits.get(file, ())]
         else:
-            found = self._speaking_of({target.rpartition(".")[2].partition("[")[0] for target in mutant.targets})
-        found.sort(key=lambda test: (self.seen[test].cpu_s + 0.02) / (1 + self.kills.get(test, 0)))
+            found = list(self.seen)
+        found.sort(key=self._price)
         first = [test for test in self.killers.get(mutant.name.partition(":")[0], ()) if test in set(found)]
         ordered = [*first, *(test for test in found if test not in set(first))]
         return list(self._within(ordered)) if self.options.cpu_s else ordered
+
+    def _price(self, test: str) -> float:
+        """Of what it may notice: little for the quick, for those that come past few files, and for those that noticed much."""
+        seen = self.seen[test]
+        return (seen.cpu_s + 0.02) * len(seen.hits) ** 2 / (1 + self.kills.get(test, 0))
 
     def _within(self, tests: list[str]) -> Iterator[str]:
         left_s = self.options.cpu_s
@@ -230,13 +235,6 @@ class Judge:
             if left_s < 0.0:
                 return
             yield test
-
-    def _speaking_of(self, names: set[str]) -> list[str]:
-        places = {
-            file: {number for number, words in source.names.items() if words & names} for file, source in self.sources.items()
-        }
-        found = [test for test, seen in self.seen.items() if any(places[file] & hits for file, hits in seen.hits.items())]
-        return found or list(self.seen)
 
     # judging
 

@@ -187,7 +187,7 @@ def test_a_history_that_goes_round_for_ever_is_a_violation(monkeypatch: pytest.M
 # seeds that found something
 
 
-@pytest.mark.parametrize("seed", [158, 475, 484, 2275, 4023, 4109])
+@pytest.mark.parametrize("seed", [158, 475, 484, 2275, 4023, 4109, 9977, 11329])
 def test_seeds_that_found_something(seed: int) -> None:
     """158: a gate that went round for ever between two engines, one with room and one in time, since mended too.
 
@@ -196,7 +196,9 @@ def test_seeds_that_found_something(seed: int) -> None:
     taught the watch:
 
     484: growth is heard of after a pause. 4023: a session that was closed at another gateway is told to the next store, before
-    the next heartbeat told its own. 4109: testimony makes a tombstone final.
+    the next heartbeat told its own. 4109: testimony makes a tombstone final. 9977: a limit is
+    lowered behind the first grants of a tenant, in one list. 11329: what nobody listens to may write on, also where the store
+    that it was charged in is gone.
     """
     assert run_seed(seed, histories="short") == ""
 

@@ -142,12 +142,12 @@ class Watch:
             limit = book.limit(*scope_unit)
             # A limit that was lowered, perhaps at the end of this very list, leaves an excess that drains; what may
             # never happen is that more is added to it.
-            allowed = max(limit or 0, self._limits.get(scope_unit, 0), self._held.get(scope_unit, 0))
+            allowed = max(limit or 0, self._limits.get(scope_unit, UNLIMITED), self._held.get(scope_unit, 0))
             # What is longer than may be read at once is read alone (B7).
             alone = scope_unit[1] in READ_UNITS and held == largest[scope_unit]
             if limit is not None and held > allowed and not alone and not self._told_again:
                 raise self._broken("I2", f"{scope_unit[0]} holds {held} {scope_unit[1]} of {limit}")
-            self._limits[scope_unit] = limit if limit is not None else UNLIMITED
+        self._limits = {(one.scope, one.unit): one.limit for one in book.counters.all()}
         self._held = sums
         self._told_again = False
 
@@ -193,17 +193,17 @@ class Watch:
 
     def _paid_for(self) -> dict[str, tuple[int, int]]:
         """What may be held: what is charged, and what was in a store that is gone while it has not been told again."""
-        charged = self._answered_for() if self._grows else self._charged
-        if not self._forgotten:
-            return charged
-        return charged | {name: max(held, charged.get(name, held)) for name, held in self._forgotten.items()}
+        charged = self._charged
+        if self._forgotten:
+            charged = charged | {name: max(held, charged.get(name, held)) for name, held in self._forgotten.items()}
+        return self._answered_for(charged) if self._grows else charged
 
-    def _answered_for(self) -> dict[str, tuple[int, int]]:
+    def _answered_for(self, charged: dict[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
         """What may be held. What was told to stop, or lost its gateway, may run on past its reservation until it stops."""
         replicas = self._simulation.replicas.values()
         return {
             name: charge if any(replica.is_listened_to(name) for replica in replicas) else (UNLIMITED, charge[1])
-            for name, charge in self._charged.items()
+            for name, charge in charged.items()
         }
 
     def at_the_end(self) -> None:

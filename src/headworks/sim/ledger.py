@@ -14,6 +14,7 @@ from functools import partial
 from random import Random
 from typing import Protocol
 
+from headworks.core.book_counters import Counters
 from headworks.core.commands import Answer, Command
 from headworks.core.fair import Wake
 from headworks.core.types import Reservation, SessionRecord
@@ -24,6 +25,8 @@ Answered = Callable[[list[Answer]], None]
 
 class BookLike(Protocol):
     """What the simulation needs of a book: run commands, audit itself, show its records and sessions."""
+
+    counters: Counters
 
     def apply(self, commands: Sequence[Command], now_ms: int) -> list[Answer]: ...
 
