@@ -55,7 +55,7 @@ class Start:
 
 def configured(asked: Asked, number: int) -> Configured:
     """Policy `number`. Raises `ConfigError` with everything that is wrong. Waits for the other process."""
-    command = (sys.executable, "-m", "headworks.cli.configure")
+    command = (sys.executable, "-P", "-m", "headworks.cli.configure")
     done = subprocess.run(command, input=pickle.dumps((asked, number)), stdout=subprocess.PIPE, check=False)  # noqa: S603 (ours)
     if done.returncode != 0:
         why = f"the process that reads the configuration ended with {done.returncode}"
