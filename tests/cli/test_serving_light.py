@@ -57,3 +57,19 @@ def test_J11_a_gateway_that_serves_has_loaded_only_what_serving_takes(tmp_path: 
     assert not {name for name in loaded if name in LEFT_OUT or name.split(".")[0] in LEFT_OUT}
     beside = {"headworks.sim", "headworks.tools", "headworks.testing", "headworks.client"}
     assert not {name for name in loaded if ".".join(name.split(".")[:2]) in beside}
+
+
+def test_J11_nothing_is_imported_from_the_directory_it_is_started_in(tmp_path: Path) -> None:
+    (tmp_path / "asyncio.py").write_text("raise SystemExit(9)\n")
+    file = tmp_path / "headworks.yaml"
+    file.write_text(
+        "server: {listen: '127.0.0.1:0', admin: '127.0.0.1:0'}\nledger: {url: 'memory:'}\n"
+        "pools: {llama: {replicas: [{url: 'http://127.0.0.1:9', engine: vllm}]}}\n"
+    )
+    command = [sys.executable, "-P", "-m", "headworks.cli.main", "serve", "--config", str(file), "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=tmp_path, text=True) as child:
+        assert child.stdout is not None and '"listening"' in child.stdout.readline()
+        child.send_signal(signal.SIGHUP)
+        assert child.stdout.readline().startswith("reloaded, policy")
+        child.send_signal(signal.SIGTERM)
+    assert child.returncode == 0

@@ -274,6 +274,18 @@ def test_H2_a_reload_changes_whom_tokens_name_and_not_where_the_keys_are() -> No
     run("uvloop", steps())
 
 
+def test_H2_a_reload_to_algorithms_that_no_key_is_for_is_taken_whole_and_can_be_taken_back() -> None:
+    async def steps() -> None:
+        async with taking(Jwks(jwks(public("one")))) as s:
+            await s.reload(s.text(jwt={"algorithms": ["ES256"]}))
+            assert await asked(s, token()) == (503, "identity_unavailable")
+            assert (await s.ask(chat(key="ACME_KEY"))).status == 200
+            await s.reload(s.text(jwt={"algorithms": ["RS256"]}))
+            await good(s, token())
+
+    run("uvloop", steps())
+
+
 def test_H2_no_token_and_no_claim_stands_in_a_log_or_a_metric(caplog: pytest.LogCaptureFixture) -> None:
     async def steps() -> None:
         async with taking(Jwks(jwks(public("one")))) as s:

@@ -275,6 +275,7 @@ BAD_KEYS: list[Any] = [
     *({"kty": "RSA", "n": "AQAB", "e": "AQAB"}, {"kty": "RSA", "n": "!!", "e": "AQAB"}, {"kty": "RSA", "n": 5, "e": 3}),
     *({"kty": "RSA", "n": "", "e": ""}, {"kty": "RSA", "n": "9" * 4_000, "e": "AQAB"}, {"kty": "OKP", "crv": "X25519"}),
     {"kty": "EC", "crv": "P-256", "x": "AA", "y": "AA"},
+    *(public("odd") | {"key_ops": uses} for uses in (None, 5, "verify", {"verify": 1})),
 ]
 
 
@@ -309,6 +310,14 @@ def test_H2_a_reload_changes_whom_a_token_names_and_keeps_the_keys() -> None:
     assert isinstance(named, Identity) and named.tenant == "batchco"
     made.change(token_rules(Jwt.model_validate({"keys_file": "x"} | SECTION)), ("batchco",))
     assert said(made, token()).__class__ is Denied, "a tenant that was taken out"
+
+
+def test_H2_rules_that_no_key_is_for_leave_nothing_to_verify_by_until_one_comes() -> None:
+    made = issuer()
+    made.change(token_rules(Jwt.model_validate({"keys_file": "x"} | SECTION | {"algorithms": ["ES256"]})), TENANTS)
+    assert said(made, token()) == Denied("identity_unavailable", SOON_S)
+    made.read(jwks(public("one", "ES256")), 101.0)
+    assert isinstance(said(made, token("one", "ES256"), 101.0), Identity)
 
 
 # beside keys

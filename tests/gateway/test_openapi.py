@@ -14,7 +14,7 @@ from key_scene import keyed
 from headworks.cli.main import run as command
 from headworks.gateway.admit import admit_methods
 from headworks.gateway.dialects.table import DIALECTS
-from headworks.gateway.openapi import ROUTES, document
+from headworks.gateway.openapi import ROUTES, document, encoded
 from headworks.gateway.routes import METHODS, methods
 
 DASHBOARD = "/dashboard"
@@ -32,7 +32,12 @@ def test_H3_every_route_of_the_admin_port_is_described_and_no_other(tmp_path: Pa
             }
             told = {(method.upper(), path) for path, row in document(public=False)["paths"].items() for method in row}
             assert told == {(method, path) for method, path in there if method != "HEAD"}
-            assert (await s.admin("/openapi.json")).json() == json.loads(msgspec.json.encode(document()))
+            shown = await s.admin("/openapi.json")
+            assert (shown.headers["content-type"], shown.json()) == (
+                "application/json",
+                json.loads(msgspec.json.encode(document())),
+            )
+            assert encoded() is encoded(), "made once, however often it is asked for"
 
     run("uvloop", steps())
 

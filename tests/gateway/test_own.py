@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from http_port import Answer
 
 from headworks.core.policy import ClassPolicy, Policy, TenantPolicy
 from headworks.gateway.accounts import Accounts
-from headworks.gateway.explanations import WAITING_MAX, Explanations, TooMany
+from headworks.gateway.explanations import WAITING_MAX, Explanations, TooMany, _joined
 from headworks.gateway.metrics import Registry
 from headworks.gateway.standing import Standing
 
@@ -187,6 +188,19 @@ def test_F2_tenants_look_ups_are_counted_and_made_one_at_a_time() -> None:
         explanations.close()
 
     asyncio.run(steps())
+
+
+def test_F2_records_by_the_thousand_are_put_together_in_no_time_of_the_loop() -> None:
+    """A key that was used over and over stands in the records of each of its requests, and all are found at every step."""
+
+    def lines(begin: int) -> list[Any]:
+        records = [{"id": "k1", "key": ["acme", "k1"], "n": number} for number in range(begin, begin + 4_000)]
+        return [{"kind": "outcome", "utc": "2026-12-01", "record": record} for record in records]
+
+    begun_s = time.process_time()
+    joined = _joined(lines(0), lines(3_000))
+    assert time.process_time() - begun_s < 0.2
+    assert [line["record"]["n"] for line in joined] == list(range(7_000))
 
 
 class Registers(Registry):

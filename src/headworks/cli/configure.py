@@ -7,6 +7,7 @@ import pickle
 import sys
 import time
 
+from headworks import __version__
 from headworks.cli.configured import Asked, Configured
 from headworks.cli.key_notes import key_notes
 from headworks.config import build, load, options
@@ -44,7 +45,7 @@ def main() -> None:
         found: object = configure(asked, number)
     except ConfigError as error:
         found = error.problems
-    pickle.dump(found, sys.stdout.buffer)
+    sys.stdout.buffer.write(f"{__version__}\n".encode() + pickle.dumps(found))
 
 
 if __name__ == "__main__":

@@ -11,9 +11,13 @@ import subprocess
 import sys
 from dataclasses import dataclass
 
+from headworks import __version__
 from headworks.config.problem import ConfigError, Problem
 from headworks.config.settings import Settings
 from headworks.core.policy import Policy
+
+READ_S_MAX = 60.0
+"""A file that cannot be read to its end must not keep the next reload, nor the end of this process, from coming."""
 
 
 @dataclass(slots=True)
@@ -55,12 +59,22 @@ class Start:
 
 def configured(asked: Asked, number: int) -> Configured:
     """Policy `number`. Raises `ConfigError` with everything that is wrong. Waits for the other process."""
-    command = (sys.executable, "-m", "headworks.cli.configure")
-    done = subprocess.run(command, input=pickle.dumps((asked, number)), stdout=subprocess.PIPE, check=False)  # noqa: S603 (ours)
+    command = (sys.executable, "-P", "-m", "headworks.cli.configure")
+    given = pickle.dumps((asked, number))
+    try:
+        done = subprocess.run(command, input=given, stdout=subprocess.PIPE, check=False, timeout=READ_S_MAX)  # noqa: S603 (ours)
+    except subprocess.TimeoutExpired:
+        raise _unread(asked, f"the configuration has not been read within {READ_S_MAX:g} s") from None
     if done.returncode != 0:
-        why = f"the process that reads the configuration ended with {done.returncode}"
-        raise ConfigError((Problem(asked.file or "--upstream", 0, "", why),))
-    found: Configured | tuple[Problem, ...] = pickle.loads(done.stdout)  # noqa: S301 (as above)
+        raise _unread(asked, f"the process that reads the configuration ended with {done.returncode}")
+    version, _, told = done.stdout.partition(b"\n")
+    if version.decode() != __version__:  # objects of another one may have other fields in these places
+        raise _unread(asked, f"headworks {version.decode()} has been installed meanwhile; restart this one, {__version__}")
+    found: Configured | tuple[Problem, ...] = pickle.loads(told)  # noqa: S301 (as above)
     if isinstance(found, tuple):
         raise ConfigError(found)
     return found
+
+
+def _unread(asked: Asked, why: str) -> ConfigError:
+    return ConfigError((Problem(asked.file or "--upstream", 0, "", why),))

@@ -191,7 +191,7 @@ def _verdict(before: Half, after: Half, better: bool) -> str:
 
 @contextmanager
 def _engine() -> Iterator[str]:
-    with _process(sys.executable, "-m", "headworks.testing.fake_engine", *ENGINE) as lines:
+    with _process(sys.executable, "-P", "-m", "headworks.testing.fake_engine", *ENGINE) as lines:
         yield next(lines).removeprefix("listening on ").strip()
 
 
@@ -203,7 +203,7 @@ def _gateway(engine: str) -> Iterator[Front]:
     with tempfile.TemporaryDirectory() as directory:
         file = Path(directory) / "headworks.yaml"
         file.write_text(json.dumps(_configuration(engine, directory)))  # JSON is YAML
-        command = sys.executable, "-m", "headworks.cli.main", "serve", "--config", str(file), "--json"
+        command = sys.executable, "-P", "-m", "headworks.cli.main", "serve", "--config", str(file), "--json"
         with _process(*command, **environment) as lines:
             said = json.loads(next(lines))
             assert "ready" in json.loads(next(lines)), "it says so once the engine has answered"

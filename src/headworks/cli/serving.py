@@ -43,7 +43,8 @@ def begin(start: Start) -> None:
     os.lseek(handed, 0, os.SEEK_SET)
     sys.stdout.flush()
     sys.stderr.flush()
-    os.execv(sys.executable, [sys.executable, "-m", "headworks.cli.serving", str(handed), *sys.argv[1:]])  # noqa: S606 (ours)
+    program = [sys.executable, "-P", "-m", "headworks.cli.serving"]  # -P: nothing is imported from where it is started
+    os.execv(sys.executable, [*program, str(handed), *sys.argv[1:]])  # noqa: S606 (ours)
 
 
 def serve(start: Start) -> None:

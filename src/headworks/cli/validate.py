@@ -222,7 +222,7 @@ def _gateway(chosen: Chosen, file: Path) -> Iterator[Gateway]:
     with tempfile.TemporaryDirectory() as directory, tempfile.TemporaryFile("w+") as trouble:
         own = Path(directory) / "headworks.yaml"
         own.write_text(json.dumps(_own(file, chosen)), encoding="utf-8")  # JSON is YAML
-        command = sys.executable, "-m", "headworks.cli.main", "serve", "--config", str(own), "--json"
+        command = sys.executable, "-P", "-m", "headworks.cli.main", "serve", "--config", str(own), "--json"
         around = {**os.environ, "PYTHONUNBUFFERED": "1", KEY_VARIABLE: key}
         child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=trouble, text=True, env=around)  # noqa: S603
         assert child.stdout is not None

@@ -25,7 +25,7 @@ SETTLED_S = 60.0
 
 def command(arguments: Sequence[str], number: int) -> tuple[str, ...]:
     """What worker `number` is started by: this very command, and which one it is."""
-    return (sys.executable, "-m", "headworks.cli.main", *arguments, "--worker", str(number))
+    return (sys.executable, "-P", "-m", "headworks.cli.main", *arguments, "--worker", str(number))
 
 
 async def supervise(arguments: Sequence[str], workers: int) -> int:

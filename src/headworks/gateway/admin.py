@@ -23,7 +23,7 @@ from headworks.gateway.feed import VIEWERS_MAX, Feed, FeedResponse
 from headworks.gateway.key_watch import KeyWatch
 from headworks.gateway.looks import KEPT_MAX, Looks
 from headworks.gateway.metrics import CONTENT_TYPE
-from headworks.gateway.openapi import document
+from headworks.gateway.openapi import encoded
 from headworks.gateway.reload_door import Reload, reload_routes
 from headworks.gateway.replicas import VERBS, Untold
 from headworks.ledgers.errors import LedgerError
@@ -86,7 +86,7 @@ def admin_app(
         return _json({"ready": not found, "obstacles": found}, 503 if found else 200)
 
     async def openapi(_: Request) -> Response:
-        return _json(document())
+        return Response(encoded(), media_type="application/json")
 
     async def exposition(_: Request) -> Response:
         return Response(metrics(), media_type=CONTENT_TYPE)

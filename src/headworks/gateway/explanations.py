@@ -13,6 +13,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
+import msgspec
+
 from headworks.gateway.other_logs import Asking, Names, OtherLogs
 from headworks.gateway.story import COPY, story
 from headworks.gateway.tracing import NAME_BEFORE
@@ -109,8 +111,10 @@ class Explanations:
 
 
 def _joined(lines: list[Line], more: list[Line]) -> list[Line]:
-    """Each once: gateways may write into one directory."""
-    return lines + [line for line in more if line not in lines]
+    """Each once: gateways may write into one directory. There may be thousands, and this is on the loop."""
+    encode = msgspec.json.encode
+    there = {encode(line) for line in lines}
+    return lines + [line for line in more if encode(line) not in there]
 
 
 def _without(line: Line, fields: tuple[str, ...]) -> Line:

@@ -70,10 +70,15 @@ class Issuer:
         self.change(rules, tenants)
 
     def change(self, rules: TokenRules, tenants: Container[str]) -> None:
-        """By other rules from now on, and by the same keys."""
+        """By other rules from now on, and by the same keys. If none of them is one by these rules, nothing is at hand."""
         self._rules, self._tenants = rules, tenants
-        if self._text:
+        if not self._text:
+            return
+        try:
             self._keys, self._nameless = _usable(self._text, rules.algorithms)
+        except IssuerError:
+            self._text, self._good_until_s = b"", float("-inf")
+            self._wanted()  # it is told why when they are read
 
     def read(self, text: bytes, asked_s: float) -> bool:
         """Take a JWKS that was asked for then. Whether it is another than before. Raises `IssuerError`, and nothing changes."""
@@ -204,7 +209,8 @@ def _key(one: Any, algorithm: str) -> jwt.PyJWK | None:
     if (
         one.get("alg", algorithm) != algorithm
         or one.get("use", "sig") != "sig"
-        or "verify" not in one.get("key_ops", ["verify"])
+        or not isinstance(uses := one.get("key_ops", ["verify"]), list)
+        or "verify" not in uses
     ):
         return None
     public = {name: value for name, value in one.items() if name in ("kty", "crv", "n", "e", "x", "y")}

@@ -44,7 +44,7 @@ Making = subprocess.Popen[bytes]
 
 def begin(directory: Path) -> Making:
     """Index what can be indexed in this directory, in a process of its own. Nobody waits for it."""
-    command = [sys.executable, "-m", "headworks.gateway.log_index", str(directory)]
+    command = [sys.executable, "-P", "-m", "headworks.gateway.log_index", str(directory)]
     quiet = subprocess.DEVNULL
     return subprocess.Popen(command, stdin=quiet, stdout=quiet, stderr=quiet, start_new_session=True)  # noqa: S603
 
