@@ -211,6 +211,8 @@ def test_A4_a_session_that_has_ended_holds_nothing_and_returned_what_it_had() ->
     assert (one.returned_tokens, one.unspent_tokens, book.check()) == (64, 0, [])
     one.returned_tokens += 1
     assert book.check() == ["session:s: 0 of 64 spent, 65 returned"]
+    one.returned_tokens, one.spent_tokens = 60, 10
+    assert book.check() == ["session:s: 10 of 64 spent, 60 returned"]
     one.returned_tokens, one.spent_tokens = 0, -1
     assert book.check() == ["session:s: -1 of 64 spent, 0 returned"]
 

@@ -68,7 +68,10 @@ def test_A7_there_is_room_for_4096_boots() -> None:
         book._boots[owner] = Boot(owner)
     assert book.apply([Heartbeat(FIRST, 7)], 0)[0].outcome == "ok"
     answer = book.apply([Heartbeat(SECOND, 8)], 0)[0]
-    assert (BOOTS_MAX, answer.verb, answer.outcome, answer.step) == (4_096, "heartbeat", "refused", 8)
+    assert (BOOTS_MAX, answer.verb, answer.execution, answer.outcome, answer.step) == (4_096, "heartbeat", "", "refused", 8)
+    book._boots[FIRST].departed = True
+    answer = book.apply([Heartbeat(FIRST, 9)], 0)[0]
+    assert (answer.verb, answer.execution, answer.outcome, answer.step) == ("heartbeat", "", "refused", 9)
 
 
 def test_A5_minted_ones_are_due_in_steps_of_a_tenth_of_a_second() -> None:
@@ -124,6 +127,7 @@ def test_A9_the_smaller_snapshot_leaves_out_what_ended_under_keys_and_names_the_
     assert asked.book.ended_count == 1
     again = Book(LEASE_MS, REMEMBER_MS)
     again.restore(json.loads(json.dumps(asked.book.snapshot(with_ended=False))))
+    assert again.check() == [], "no key points at what is left out"
     y = again.find("y")
     assert y is not None
     assert (y.state, y.key, y.fingerprint, y.owner, y.replica) == ("STOPPED", None, "", Owner("", ""), "")
@@ -319,6 +323,14 @@ def test_B14_a_call_for_all_that_its_session_has_left_waits_for_the_others_and_o
     asked.ask(inside("a", 30, "session:s"))
     assert asked.outcome(inside("b", 60, "session:s")) == "refused"
     assert asked.outcome(inside("c", 61, "session:s")) == "never"
+
+
+def test_B14_a_call_that_a_whole_engine_could_not_hold_never_fits() -> None:
+    asked = Asked(limits=(Charge("replica:pool/0", "tokens", 20),))
+    asked.ask(opening(60, "session:s"))
+    assert asked.outcome(inside("a", 30, "session:s")) == "never"
+    asked.ask(inside("b", 15, "session:s"))
+    assert asked.outcome(inside("c", 15, "session:s")) == "refused"
 
 
 def test_B14_a_call_that_showed_nothing_and_was_not_counted_spent_nothing() -> None:
