@@ -241,6 +241,8 @@ def test_K15_differences_are_told_by_kind_and_without_signs() -> None:
     assert book.differences() == none | {"pool": 7, "tenant": 5, "replica": 3}
     session(book).unspent_tokens -= 2
     assert book.differences() == none | {"pool": 9, "tenant": 3, "replica": 3, "sessions": 2}
+    del book.counters._counters["replica:pool/0", "tokens"]
+    assert book.differences()["replica"] == 3 + 150
 
 
 def test_F10_foreign_load_is_told_of_replicas_that_are_sampled() -> None:
