@@ -211,6 +211,8 @@ def test_A4_a_session_that_has_ended_holds_nothing_and_returned_what_it_had() ->
     assert (one.returned_tokens, one.unspent_tokens, book.check()) == (64, 0, [])
     one.returned_tokens += 1
     assert book.check() == ["session:s: 0 of 64 spent, 65 returned"]
+    one.returned_tokens, one.spent_tokens = 60, 10
+    assert book.check() == ["session:s: 10 of 64 spent, 60 returned"]
     one.returned_tokens, one.spent_tokens = 0, -1
     assert book.check() == ["session:s: -1 of 64 spent, 0 returned"]
 
@@ -239,6 +241,8 @@ def test_K15_differences_are_told_by_kind_and_without_signs() -> None:
     assert book.differences() == none | {"pool": 7, "tenant": 5, "replica": 3}
     session(book).unspent_tokens -= 2
     assert book.differences() == none | {"pool": 9, "tenant": 3, "replica": 3, "sessions": 2}
+    del book.counters._counters["replica:pool/0", "tokens"]
+    assert book.differences()["replica"] == 3 + 150
 
 
 def test_F10_foreign_load_is_told_of_replicas_that_are_sampled() -> None:

@@ -28,10 +28,9 @@ from headworks.core.commands import (
     Start,
     Stop,
     TakeReader,
-    TellSession,
     Withdraw,
 )
-from headworks.core.types import Charge, Owner, RequestKey, Reservation, SessionRecord
+from headworks.core.types import Charge, Owner, RequestKey, Reservation
 from headworks.testing.suites.ledger_sessions import inside, opening
 from headworks.testing.suites.ledger_subject import FIRST, LEASE_MS, REMEMBER_MS, SECOND, reserve, used
 from tests.core.books import Asked
@@ -68,7 +67,10 @@ def test_A7_there_is_room_for_4096_boots() -> None:
         book._boots[owner] = Boot(owner)
     assert book.apply([Heartbeat(FIRST, 7)], 0)[0].outcome == "ok"
     answer = book.apply([Heartbeat(SECOND, 8)], 0)[0]
-    assert (BOOTS_MAX, answer.verb, answer.outcome, answer.step) == (4_096, "heartbeat", "refused", 8)
+    assert (BOOTS_MAX, answer.verb, answer.execution, answer.outcome, answer.step) == (4_096, "heartbeat", "", "refused", 8)
+    book._boots[FIRST].departed = True
+    answer = book.apply([Heartbeat(FIRST, 9)], 0)[0]
+    assert (answer.verb, answer.execution, answer.outcome, answer.step) == ("heartbeat", "", "refused", 9)
 
 
 def test_A5_minted_ones_are_due_in_steps_of_a_tenth_of_a_second() -> None:
@@ -114,6 +116,26 @@ def test_A11_the_first_policy_may_have_any_number_and_a_restart_begins_anew() ->
     assert replays.apply([SetLimits("old", 6, ())], 0)[0].outcome == "refused", "as it was answered then"
 
 
+def test_A11_another_policy_of_the_same_number_is_taken() -> None:
+    book = Book(LEASE_MS, REMEMBER_MS)
+    outcomes = [book.apply([SetLimits(version, 7, ())], 0)[0].outcome for version in ("a", "b")]
+    assert outcomes == ["ok", "ok"]
+
+
+def test_A9_a_book_that_is_restored_to_be_replayed_is_the_book_it_was() -> None:
+    asked = Asked(FIRST, SECOND)
+    asked.ask(opening(60, "session:s"), inside("call", 20, "session:s"), reserve("x", 10), Start("x", FIRST))
+    asked.ask(Grow("x", FIRST, 1, (Charge("pool:pool", "tokens", 5),)), reserve("y", 5), Cancel("y", FIRST))
+    asked.ask(PutIncarnation("pool/0", FIRST, "life", ("x",)), reserve("z", 990, owner=SECOND), Cancel("buried", FIRST))
+    seat = asked.one(TakeReader("pool/0", FIRST))
+    asked.ask(PutSample("pool/0", FIRST, "life", 1, seat.sequence), Heartbeat(SECOND, 1, 3, ("z",), (("pool/0", (1, 2)),)))
+    kept = json.loads(json.dumps(asked.book.snapshot()))
+    again = Book(LEASE_MS, REMEMBER_MS)
+    again.restore(kept, replay=True)
+    assert len(kept["replicas"][0]["samples"]) == 1
+    assert json.loads(json.dumps(again.snapshot())) == kept
+
+
 def test_A9_the_smaller_snapshot_leaves_out_what_ended_under_keys_and_names_the_rest() -> None:
     asked = Asked()
     asked.ask(Claim("x", KEY, "same", FIRST), reserve("x", 1, key=KEY), Stop("x", FIRST, "E1", "completed", None))
@@ -124,6 +146,7 @@ def test_A9_the_smaller_snapshot_leaves_out_what_ended_under_keys_and_names_the_
     assert asked.book.ended_count == 1
     again = Book(LEASE_MS, REMEMBER_MS)
     again.restore(json.loads(json.dumps(asked.book.snapshot(with_ended=False))))
+    assert again.check() == [], "no key points at what is left out"
     y = again.find("y")
     assert y is not None
     assert (y.state, y.key, y.fingerprint, y.owner, y.replica) == ("STOPPED", None, "", Owner("", ""), "")
@@ -223,6 +246,17 @@ def test_A9_a_restart_counts_on_forgets_samples_and_sweeps_anew() -> None:
     assert again._entries["x"].closing_sequence == sequence + 1
 
 
+def test_A6_a_key_that_is_named_anew_is_news_of_the_attempt_before() -> None:
+    asked = Asked()
+    counts = []
+    for name in ("x", "y"):
+        asked.ask(Claim(name, KEY, "same", FIRST))
+        counts.append(asked.book.ended_count)
+        asked.ask(reserve(name, 1, key=KEY), Stop(name, FIRST, "E1", "failed", None))
+        counts.append(asked.book.ended_count)
+    assert counts == [0, 1, 2, 3]
+
+
 def test_A6_what_ends_under_a_key_after_a_restart_is_not_forgotten_before_what_ended_before_it() -> None:
     asked = Asked()
     asked.ask(Claim("x", KEY, "same", FIRST), reserve("x", 1, key=KEY), Stop("x", FIRST, "E1", "completed", None))
@@ -300,51 +334,20 @@ def test_E3b_after_twenty_undecided_samples_new_work_pauses_for_what_closes_for_
     assert (replica.yield_until_ms, replica.yield_from_ms) == ((8_000, 36_000) if pauses else (0, 0))
     replica.decided()
     assert (replica.undecided, replica.yield_until_ms) == (0, 0)
-    replica.undecided = 5
+    replica.undecided, replica.impossible = 5, True
     replica.show("life", 0)
-    assert replica.undecided == 0
+    assert (replica.undecided, replica.impossible) == (0, False)
 
 
-# sessions
-
-
-def open_session(tokens: int = 60) -> Asked:
+def test_E3b_samples_that_wait_decide_nothing_once_the_proof_was_off() -> None:
     asked = Asked()
-    asked.ask(opening(tokens, "session:s"))
-    return asked
-
-
-def test_B14_a_call_for_all_that_its_session_has_left_waits_for_the_others_and_one_for_more_never_fits() -> None:
-    asked = open_session()
-    asked.ask(inside("a", 30, "session:s"))
-    assert asked.outcome(inside("b", 60, "session:s")) == "refused"
-    assert asked.outcome(inside("c", 61, "session:s")) == "never"
-
-
-def test_B14_a_call_that_showed_nothing_and_was_not_counted_spent_nothing() -> None:
-    asked = open_session()
-    asked.ask(inside("a", 30, "session:s"), Stop("a", FIRST, "E3a", "failed", None))
-    asked.ask(inside("b", 20, "session:s"), Start("b", FIRST), Stop("b", FIRST, "E3a", "failed", None))
-    (record,) = asked.book.sessions()
-    assert (record.spent_tokens, record.unspent_tokens) == (20, 40)
-
-
-def test_B14_telling_a_session_again_says_whether_it_was_forgotten() -> None:
-    asked = open_session()
-    (record,) = asked.book.sessions()
-    assert (record.scope, record.tokens, record.unspent_tokens, record.ended) == ("session:s", 60, 60, "")
-    assert asked.book.open_sessions() == (record,)
-    again = Asked()
-    answers = again.ask(TellSession(replace(record, spent_tokens=12)), TellSession(replace(record, spent_tokens=10)))
-    assert [(one.verb, one.execution, one.outcome) for one in answers] == [
-        ("tell_session", "", "ok"),
-        ("tell_session", "", "recorded"),
-    ]
-    (told_again,) = again.book.sessions()
-    assert isinstance(told_again, SessionRecord)
-    assert (told_again.spent_tokens, told_again.unspent_tokens) == (12, 48)
-    again.ask(CloseSession("session:s"))
-    assert (again.book.open_sessions(), len(again.book.sessions())) == ((), 1)
+    replica = asked.book._open_replica("pool/0")
+    replica.foreign = True
+    replica.samples.append(Sample(0, 1, 2, 0))
+    assert (asked.book._judge(replica), len(replica.samples)) == (((), ()), 0)
+    replica.samples.append(Sample(0, 1, 2, 0))
+    asked.ask(Withdraw("pool/0"))
+    assert (replica.foreign, len(replica.samples)) == (False, 0)
 
 
 def test_A9_limits_stand_in_a_snapshot_in_their_order() -> None:

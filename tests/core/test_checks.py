@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from headworks.core.checks import compare
+from headworks.core.checks import Compared, compare
 from headworks.core.forecast import places_of, whole_answer_s
 from headworks.core.lane import Lane
 from headworks.core.pool import Pool
@@ -92,6 +92,12 @@ def test_D4_beyond_what_needs_no_look_the_future_peak_is_compared() -> None:
     assert 0.0 < row[2] < 0.1
 
 
+def test_D4_memory_that_is_not_over_committed_has_no_peak_to_fear() -> None:
+    scene = Scene()
+    scene.pool.unguarded_tokens = 0
+    assert "kv_peak_ratio" not in [row[4] for row in scene.rows()]
+
+
 def test_B7_a_prompt_that_is_counted_is_compared_with_what_is_being_read() -> None:
     scene = Scene(pool={"prefill_tokens_max": 500, "heavy_tokens": 64, "heavy_prefills_max": 4})
     scene.pool.reads_from_tokens = 80
@@ -131,6 +137,7 @@ def test_B1_a_tenant_may_have_one_bound_without_the_other(limit: str, unit: str)
         (0.375, 0.5, 1.0, 0.375),
         (9.0, 0.5, 1.0, 0.5),
         (9.0, 5.0, 1.0, 0.875),
+        (9.0, 1.0, 1.0, 0.875),
         (9.0, 5.0, None, 5.0),
     ],
 )
@@ -194,3 +201,18 @@ def test_D4_of_several_engines_the_one_with_the_lowest_peak_counts() -> None:
     (peak,) = [row for row in compare(bench.request(100), WORK, lane, KNOWN, bench.now_s).rows if row[4] == "kv_peak_ratio"]
     first, second = (pool.replicas[name].memory.peak_with(WORK, lane.lengths, bench.now_s) for name in ("p/0", "p/1"))
     assert peak[2] == first / 40_000 < second / 20_000
+
+
+def test_B1_passed_is_what_is_within_its_limit_whoever_compared_it() -> None:
+    plain = ("time", "pool:p", 2, 2, "s", "queue_full")
+    within, beyond = Compared(), (*plain[:2], 3, *plain[3:])
+    assert within.passed is True
+    within.count(*plain)
+    within.measure(*plain)
+    within.add(plain)
+    assert (within.passed, within.rows) == (True, [plain] * 3)
+    counted, measured, added = Compared(), Compared(), Compared()
+    counted.count(*beyond)
+    measured.measure(*beyond)
+    added.add(beyond)
+    assert [(one.passed, one.rows) for one in (counted, measured, added)] == [(False, [beyond])] * 3

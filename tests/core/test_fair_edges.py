@@ -15,6 +15,7 @@ from headworks.core.commands import (
 from headworks.core.fair import Mark
 from headworks.core.level import Level
 from headworks.core.types import Charge, RequestKey
+from headworks.testing.suites.ledger_sessions import opening
 from headworks.testing.suites.ledger_subject import FIRST, SECOND, reserve, used
 from tests.core.books import Asked
 
@@ -67,6 +68,14 @@ def test_D1_of_one_flow_at_two_gateways_who_has_waited_longer_is_woken() -> None
     asked.ask(reserve("held", 900), reserve("a", 200), reserve("b", 200, owner=SECOND), reserve("a", 200))
     asked.ask(Stop("held", FIRST, "E1", "completed", None))
     assert [wake.owner for wake in asked.book.take_wakes()] == [FIRST], "asking again is not being served"
+
+
+def test_D1_who_opened_a_session_lets_its_flows_other_gateway_go_first() -> None:
+    asked = Asked(FIRST, SECOND)
+    asked.ask(reserve("held", 900), reserve("a", 200), reserve("b", 200, owner=SECOND))
+    assert asked.outcome(replace(opening(50, "session:s"), more=True)) == "opened"
+    asked.ask(Stop("held", FIRST, "E1", "completed", None))
+    assert [wake.owner for wake in asked.book.take_wakes()] == [SECOND]
 
 
 def test_D2_a_head_that_lacks_something_the_asker_does_not_take_is_passed_freely() -> None:

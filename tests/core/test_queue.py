@@ -135,13 +135,17 @@ def test_D1_turns_go_by_what_was_asked_for_while_others_waited() -> None:
 
     i_acme, i_batch, b_acme = ("interactive", "acme"), ("interactive", "batchco"), ("bulk", "acme")
     assert turns() == [b_acme, i_acme, i_batch]
+    assert scene.queue.line(i_acme).is_marked is False
     serve(i_acme)
+    assert scene.queue.line(i_acme).is_marked is True
     assert turns() == [b_acme, i_batch, i_acme]
     served = serve(i_batch)
     assert turns() == [b_acme, i_acme, i_batch], "12 ÷ 3 is less than 12 ÷ 2"
     scene.queue.correct(served, 3)
     assert turns() == [b_acme, i_batch, i_acme], "3 ÷ 2 is less than 12 ÷ 3"
     assert served.turn_tokens == 0
+    assert scene.queue._turns.finish["interactive"] == 12 / 4 + 3 / 4
+    assert scene.queue.classes["interactive"].tenants.finish == {"acme": 12 / 3, "batchco": 3 / 2}
     scene.queue.correct(served, 0)
     assert turns() == [b_acme, i_batch, i_acme], "it is corrected once"
     life = scene.queue.line(b_acme).first()
@@ -197,6 +201,29 @@ def test_D1_a_grant_marks_its_flow_anew_only_where_more_of_it_waits() -> None:
     scene.queue.pause(ONE_FLOW, 7.5, 7.0, is_short=True)
     assert scene.queue.go_on(ONE_FLOW, 7.0) is True
     assert scene.queue.asks.paused == {ONE_FLOW: 7.02}, "all who wait are of it"
+
+
+def test_D1_a_class_that_left_begins_again_where_the_others_are() -> None:
+    scene = Scene()
+    bulk = scene.life(12, service_class="bulk")
+    scene.wait(bulk, *(scene.life(12) for _ in range(6)))
+    scene.queue.remove(bulk)
+    for _ in range(5):
+        life = scene.queue.line(("interactive", "acme")).first()
+        scene.queue.remove(life)
+        scene.queue.serve(life, 1.0)
+    assert scene.queue._turns.virtual == 4 * 12 / 4
+    scene.wait(scene.life(12, service_class="bulk"))
+    assert scene.queue._turns.finish["bulk"] == 4 * 12 / 4
+
+
+def test_D1_one_that_waits_is_more_of_its_flow() -> None:
+    scene = Scene()
+    flow = ("interactive", "acme")
+    scene.wait(scene.life(12))
+    scene.queue.pause(flow, 7.5, 7.0, is_short=True)
+    assert scene.queue.go_on(flow, 7.0) is True
+    assert scene.queue.asks.paused == {flow: 7.02}
 
 
 def test_who_closes_its_line_leaves_nothing_behind() -> None:
