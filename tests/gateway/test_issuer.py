@@ -90,6 +90,14 @@ def test_H2_a_token_that_names_no_one_tenant_is_forbidden(claims: dict[str, Any]
     assert said(issuer(), token(**claims)) == denied
 
 
+def test_H2_of_a_long_list_every_name_counts() -> None:
+    many = [f"role-{number}" for number in range(300)]
+    named = said(issuer(), token(team=[*many, "acme"]))
+    assert isinstance(named, Identity) and named.tenant == "acme"
+    both = said(issuer(), token(team=["acme", *many, "batchco"]))
+    assert isinstance(both, Denied) and both.reason == "forbidden", "its order does not decide who pays"
+
+
 @pytest.mark.parametrize(
     ("claims", "classes", "models"),
     [

@@ -31,7 +31,6 @@ UNKNOWN_MAX = 1_000
 """Names of keys that nobody knows and that are remembered, so that none of them has the keys read twice."""
 RSA_BITS_MAX = 4_096
 """A larger key takes longer to verify by than a request should."""
-NAMES_MAX = 100
 SHOWN = re.compile(r"[A-Za-z0-9_.:@|-]{1,64}")
 """What a client may be called as its issuer does; else it is a hash of that."""
 WRONG: dict[type[jwt.PyJWTError], str] = {
@@ -162,12 +161,12 @@ def _found(claims: Any, way: tuple[str, ...]) -> Any:
 def _listed(found: Any) -> list[str]:
     """One text, or those of a list. Anything else names nothing."""
     listed = [found] if isinstance(found, str) else found if isinstance(found, list) else []
-    return [one for one in listed[:NAMES_MAX] if isinstance(one, str)]
+    return [one for one in listed if isinstance(one, str)]
 
 
 def _scope(found: Any) -> tuple[str, ...]:
     """The same, and where it is one text it has names with spaces between them, as OAuth's `scope`."""
-    return tuple(found.split()[:NAMES_MAX] if isinstance(found, str) else _listed(found))
+    return tuple(found.split() if isinstance(found, str) else _listed(found))
 
 
 def _shown(client: str) -> str:
