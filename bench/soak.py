@@ -256,12 +256,12 @@ async def settled(app: App, engines: list[str], within_s: float = 60.0) -> list[
 
 
 async def run(minutes: float, seed: int, speed: float) -> dict[str, Any]:
-    soak, children, urls = Soak(), [], []
-    for _ in range(ENGINES):
-        child, url = engine(speed)
-        children.append(child)
-        urls.append(url)
-    with tempfile.TemporaryDirectory() as folder:
+    soak, urls = Soak(), []
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as children:
+        for _ in range(ENGINES):
+            child, url = engine(speed)
+            children.callback(child.terminate)
+            urls.append(url)
         read = config(Path(folder), urls)
         app = App(build.policy(read, number=1), build.settings(read, ENVIRONMENT))
         await app.start()
@@ -287,8 +287,6 @@ async def run(minutes: float, seed: int, speed: float) -> dict[str, Any]:
             faults = app.server.counters.faults
         finally:
             await app.stop()
-            for child in children:
-                child.terminate()
     figures = grown(soak.samples)
     wrong = judged(figures) + held + ([f"faults of ours: {faults}"] if faults else [])
     wrong += [f"{name}: {count}" for name, count in soak.answers.items() if "hung" in name or ": 500" in name]

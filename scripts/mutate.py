@@ -49,8 +49,10 @@ CPU_S = 2.0
 """A test that takes so much, and twenty times what it takes otherwise, goes on for ever."""
 KILLERS_MAX = 4
 MEMORY_BYTES = 2 << 30
-WALL_S = 300.0
-KILLED, SURVIVED, TIMED_OUT, UNTESTED = "killed", "survived", "timed out", "untested"
+WALL_S = 300
+"""A test that takes so much waits for ever, or the machine has no time for it: nobody knows."""
+KILLED, SURVIVED, TIMED_OUT, UNTESTED, UNJUDGED = "killed", "survived", "timed out", "untested", "not judged"
+ALIVE = (SURVIVED, UNTESTED, UNJUDGED)
 
 
 @dataclasses.dataclass(slots=True)
@@ -130,20 +132,21 @@ class Judge:
         path = RESULTS / "seen.json"
         sources = _sha(*(CORE / f"{name}.py" for name in OF))
         kept = json.loads(path.read_text()) if path.exists() else {}
-        files = kept.get("files", {}) if kept.get("sources") == sources else {}
+        known = kept.get("files", {}) if kept.get("sources") == sources else {}
         by_file: dict[str, list[str]] = {}
         for name in self.items:
             by_file.setdefault(name.partition("::")[0], []).append(name)
         shas = {name: _sha(ROOT / name) for name in by_file}
-        todo = [name for name in by_file if files.get(name, {}).get("sha") != shas[name]]
+        files = {name: known[name] for name, sha in shas.items() if known.get(name, {}).get("sha") == sha}
+        todo = [name for name in by_file if name not in files]
         for name, tests in self._seen_anew({name: by_file[name] for name in todo}).items():
             files[name] = {"sha": shas[name], "tests": tests}
         RESULTS.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps({"sources": sources, "files": files}))
-        for name in by_file:
-            for test, (cpu_s, hits) in files[name]["tests"].items():
+        for file in files.values():
+            for test, (cpu_s, hits) in file["tests"].items():
                 if cpu_s >= 0.0:
-                    self.seen[test] = Seen(cpu_s, {file: set(numbers) for file, numbers in hits.items()})
+                    self.seen[test] = Seen(cpu_s, {name: set(numbers) for name, numbers in hits.items()})
                 else:
                     print(f"fails on the source as it is, and judges nothing: {test}", file=sys.stderr)
 
@@ -158,8 +161,10 @@ class Judge:
                 running[child] = (name, read)
             child, _ = os.wait()
             name, read = running.pop(child)
-            found[name] = json.loads(read() or "{}")
-            print(f"seen: {name}", file=sys.stderr)
+            said = read()
+            if said:
+                found[name] = json.loads(said)
+            print(f"seen: {name}" if said else f"could not be run, and judges nothing: {name}", file=sys.stderr)
         return found
 
     def _marked_run(self, tests: list[str]) -> str:
@@ -173,6 +178,7 @@ class Judge:
             for one in marks.values():
                 one[:] = bytes(len(one))
             begun_s = time.process_time()
+            signal.alarm(WALL_S)
             self._run(test)
             cpu_s = time.process_time() - begun_s
             hits = {name: [number for number, hit in enumerate(one) if hit] for name, one in marks.items() if any(one)}
@@ -202,7 +208,8 @@ class Judge:
         result = self.results.get(mutant.name)
         if result is None or result["digest"] != mutant.digest:
             return not self.options.again
-        return bool(self.options.again) and result["outcome"] in (SURVIVED, UNTESTED) and mutant.name not in self.explained
+        unexplained = bool(self.options.again) and result["outcome"] in ALIVE and mutant.name not in self.explained
+        return unexplained or result["outcome"] == UNJUDGED
 
     def _prefer(self, result: dict[str, Any]) -> None:
         if result.get("by"):
@@ -240,14 +247,7 @@ class Judge:
 
     def _start(self, mutant: Mutant, tests: list[str]) -> tuple[int, tuple[Mutant, Callable[[int], dict[str, Any]]]]:
         child, read = self._fork(lambda: self._judged(mutant, tests))
-
-        def outcome(status: int) -> dict[str, Any]:
-            said = read()
-            if os.WIFSIGNALED(status):
-                return {"outcome": TIMED_OUT, "tests": len(tests), "by": said.partition("\n")[0]}
-            return json.loads(said.rpartition("\n")[2] or '{"outcome": "killed", "by": "it ended the process"}')  # type: ignore[no-any-return]
-
-        return child, (mutant, outcome)
+        return child, (mutant, lambda status: outcome_of(status, read(), len(tests)))
 
     def _judged(self, mutant: Mutant, tests: list[str]) -> str:
         file = mutant.name.partition(".")[0]
@@ -261,6 +261,7 @@ class Judge:
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
         for test in tests:
             signal.setitimer(signal.ITIMER_PROF, CPU_S + 20 * self.seen[test].cpu_s)
+            signal.alarm(WALL_S)
             self._run(test)
             signal.setitimer(signal.ITIMER_PROF, 0.0)
             if self.failed:
@@ -280,7 +281,6 @@ class Judge:
                 _work_in(next(iter(self.items.values())).config, folder / "files")
                 if self.servers:
                     servers.single = _emptied(self.servers[job])  # type: ignore[assignment]
-                signal.alarm(int(WALL_S))
                 (folder / "said").write_text(work())
                 code = 0
             finally:
@@ -301,8 +301,15 @@ class Judge:
         self._prefer(line)
         with self.options.results.open("a") as file:
             file.write(json.dumps(line, ensure_ascii=False) + "\n")
-        if line["outcome"] in (SURVIVED, UNTESTED):
+        if line["outcome"] in ALIVE:
             print(f"{line['outcome']}: {mutant.name} (line {mutant.line})", file=sys.stderr)
+
+
+def outcome_of(status: int, said: str, tests: int) -> dict[str, Any]:
+    """What became of a mutant, by how its process ended. What else than its own time ended is not noticed."""
+    if os.WIFSIGNALED(status):
+        return {"outcome": TIMED_OUT if os.WTERMSIG(status) == signal.SIGPROF else UNJUDGED, "tests": tests, "by": ""}
+    return json.loads(said or '{"outcome": "killed", "by": "it ended the process"}')  # type: ignore[no-any-return]
 
 
 def _emptied(server: servers.Server) -> Callable[..., Any]:
@@ -343,7 +350,7 @@ def report(judge: Judge, as_json: bool, killed_min: float) -> int:
     """What came of those that were chosen."""
     found = [(one, judge.results.get(one.name)) for one in judge.chosen]
     asked = [result for one, result in found if result is not None and result["digest"] == one.digest]
-    alive = [one for one in asked if one["outcome"] in (SURVIVED, UNTESTED)]
+    alive = [one for one in asked if one["outcome"] in ALIVE]
     bare = [one["mutant"] for one in alive if one["mutant"] not in judge.explained]
     ratio = 1 - len(alive) / len(asked) if asked else 0.0
     said = {
@@ -359,9 +366,7 @@ def report(judge: Judge, as_json: bool, killed_min: float) -> int:
     if as_json:
         print(json.dumps(said, ensure_ascii=False, indent=1))
     else:
-        print(
-            f"{said['killed']} of {said['asked']} killed ({ratio:.1%}); of {said['mutants']} in all. Unexplained: {len(bare)}"
-        )
+        print(f"{said['killed']} of {said['asked']} killed ({ratio:.1%}); of {said['mutants']} in all. Unexplained:")
         print(*bare, sep="\n")
     return 0 if ratio >= killed_min and not bare else 1
 
@@ -374,9 +379,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="mutants with this in their name")
     parser.add_argument("--again", action="store_true", help="only survivors nobody has explained: there may be new tests")
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument(
-        "--cpu-s", type=float, default=0.0, help="tests of so much time for each, the likeliest first; 0: all of them"
-    )
+    parser.add_argument("--cpu-s", type=float, default=0.0, help="tests of so much time for each, the likeliest first; 0: all")
     parser.add_argument("--limit-s", type=float, default=0.0, help="begin none after so long")
     parser.add_argument("--results", type=Path, default=RESULTS / "results.jsonl")
     parser.add_argument("--killed-min", type=float, default=KILLED_MIN)

@@ -1,6 +1,6 @@
 """What was found by fuzzing, and a little more of it in every run: the corpus, and each of its files changed a few times.
 
-The corpus grows by `scripts/fuzz` (docs/campaign.md); what it finds is copied there and stays. An example that fails is run
+The corpus grows by `scripts/fuzz` (docs/fuzzing.md); what it finds is copied there and stays. An example that fails is run
 again by `pytest "tests/fuzz/test_fuzz.py" -k TARGET`, which prints the bytes.
 """
 

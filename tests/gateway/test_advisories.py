@@ -10,6 +10,7 @@ from app_scene import ENVIRONMENT, SIZES, chat, get, run, scene
 from key_scene import ADMIN, added, at_admin, bearer, keyed
 
 from headworks.gateway.openapi import OPEN, READS, WRITES, document
+from headworks.ledgers.keys import KeyStore
 from headworks.testing.fake.settings import FakeSettings
 from headworks.testing.fake_engine import FakeEngine
 
@@ -39,11 +40,13 @@ def test_H2_each_role_opens_its_routes_and_no_other(role: str, tmp_path: Path) -
 
     async def steps() -> None:
         async with keyed(tmp_path) as s:
-            tenant, admin = await added(s, tenant="acme"), await added(s, admin=True)
+            admin, tenant = await added(s, admin=True), await added(s, tenant="acme")
+            kept = KeyStore(str(tmp_path / "ledger.db")).kept()[-1]
+            assert kept.tenant == "acme"
             keys = {
                 "nobody": None,
                 "a wrong key": "hw-wrong",
-                "a hash": (tmp_path / "ledger.db").read_bytes()[-32:].hex(),
+                "a hash": kept.hash.hex(),
                 "a tenant": tenant["key"],
                 "another tenant": ENVIRONMENT["BATCHCO_KEY"],
                 "an admin": admin["key"],

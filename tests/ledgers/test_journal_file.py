@@ -211,6 +211,21 @@ def test_H4_an_older_schema_is_upgraded_step_by_step_and_kept_as_it_was(world: J
     store.close()
 
 
+def test_H4_a_disk_without_room_for_the_copy_keeps_no_half_of_it(world: JournalWorld) -> None:
+    """Else it would stand in the way of the next start, as if it were worth keeping."""
+    path = filled(world)
+    steps = {journal_file.SCHEMA: lambda connection: connection.execute("ALTER TABLE journal ADD COLUMN one TEXT")}
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (8192, limits[1]))
+    try:
+        with pytest.raises(LedgerError, match="could not be copied"):
+            journal_file.connect(path, journal_file.SCHEMA + 1, steps)  # type: ignore[arg-type]
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert list(path.parent.glob("*.schema-*")) == []
+    journal_file.connect(path, journal_file.SCHEMA + 1, steps).close()  # type: ignore[arg-type]
+
+
 def test_H4_an_upgrade_that_fails_changes_nothing(world: JournalWorld) -> None:
     path = filled(world)
     steps = {journal_file.SCHEMA: lambda connection: connection.execute("ALTER TABLE missing ADD COLUMN one TEXT")}

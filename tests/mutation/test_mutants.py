@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import signal
 import sys
 import types
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))
 from mutants import Source, with_hits  # noqa: E402
+from mutate import outcome_of  # noqa: E402
 from transplant import executed, transplant  # noqa: E402
 
 sys.path.remove(str(ROOT / "scripts"))
@@ -119,6 +121,15 @@ def test_marks_say_which_statements_of_functions_were_passed(box: types.ModuleTy
         "if amount < most and amount:",
         "return False",
     ]
+
+
+@pytest.mark.parametrize(
+    ("by", "outcome"), [(signal.SIGPROF, "timed out"), (signal.SIGALRM, "not judged"), (signal.SIGKILL, "not judged")]
+)
+def test_a_change_counts_as_noticed_only_where_its_own_processor_time_ended_it(by: int, outcome: str) -> None:
+    """On a busy machine a clock on the wall ends what no test would have noticed."""
+    assert outcome_of(by, "", 3) == {"outcome": outcome, "tests": 3, "by": ""}
+    assert outcome_of(0, '{"outcome": "survived", "tests": 3, "by": ""}', 3)["outcome"] == "survived"
 
 
 def test_every_survivor_that_is_explained_is_a_change_that_can_still_be_made() -> None:

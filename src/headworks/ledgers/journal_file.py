@@ -151,8 +151,14 @@ def _upgrade(connection: sqlite3.Connection, path: Path, schema: int, upgrades: 
         os.close(os.open(kept, os.O_CREAT | os.O_EXCL, 0o600))  # it holds the hashes of keys
     except FileExistsError:
         raise LedgerError(f"{kept} exists, of an earlier upgrade: move it away") from None
-    with contextlib.closing(sqlite3.connect(kept)) as copy:
-        connection.backup(copy)
+    try:
+        with contextlib.closing(sqlite3.connect(kept)) as copy:
+            connection.backup(copy)
+    except sqlite3.Error as error:
+        kept.unlink()
+        raise LedgerError(
+            f"The ledger {path} could not be copied to {kept} before its upgrade, and is as it was: {error}"
+        ) from error
     connection.execute("BEGIN IMMEDIATE")
     try:
         for number in range(found, schema):

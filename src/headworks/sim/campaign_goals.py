@@ -54,12 +54,18 @@ def note_goals(simulation: Simulation, watch: Watch) -> None:
     points = points_of(simulation.setup.make_runner)
     for point in points.fired if points is not None else ():
         watch.note(f"armed {point}")
+    if any(replica.turned_away for replica in simulation.replicas.values()):
+        watch.note("engine busy")
     for arrival in simulation.arrivals.values():
         _of_an_arrival(simulation, arrival, watch)
 
 
 def _of_an_arrival(simulation: Simulation, arrival: Arrival, watch: Watch) -> None:
-    outcome = arrival.outcome
+    outcome, attempt = arrival.outcome, arrival.attempt
+    if attempt.number > 0:
+        watch.note("tried again")
+    if attempt.left_s is not None and arrival.caller.hidden:
+        watch.note("client vanished")
     if outcome is None or outcome.outcome != "completed":
         return
     if outcome.retry_kind == "ticket_kept":

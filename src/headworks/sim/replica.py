@@ -35,6 +35,8 @@ class SimReplica:
         """When the engine took an execution in."""
         self.changed = 0
         """Grows whenever what the model holds may have changed."""
+        self.turned_away = 0
+        """Requests it was too busy for."""
         self.distance = distance
         self._world = world
         self._random = Random(f"replica-{name}-{seed}")
@@ -83,6 +85,7 @@ class SimReplica:
         )
         self.changed += 1
         if outcome is Submitted.BUSY:
+            self.turned_away += 1
             self._carry(lambda: self._not_sent(connection, "busy"))
         elif outcome is Submitted.TOO_LONG:
             self._carry(lambda: self._end(connection, Usage(0, 0, 0, 0.0, "failed", True), failed=True))
