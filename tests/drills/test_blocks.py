@@ -45,6 +45,9 @@ OF_OTHERS = {
     "curl": "tests/drills/test_readme.py asks so",
     "export": "sets what tests/drills/test_readme.py is given",
     "cat": "shows a file",
+    "pytest": "is a part of the suite",
+    "scripts/small-scope": "takes minutes; tests/core/test_small_scope.py goes less deep",
+    "scripts/mutation": "takes an hour of a machine; tests/mutation/test_mutants.py tries the command",
 }
 
 

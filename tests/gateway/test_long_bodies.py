@@ -6,7 +6,7 @@ import json
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as some
 
 from headworks.gateway.dialects import chat, long_bodies
@@ -87,6 +87,7 @@ VALUES = some.recursive(
 )
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(some.dictionaries(some.text("abc_", min_size=1, max_size=600), VALUES, max_size=6), some.booleans(), some.booleans())
 def test_any_body_gives_the_bytes_that_came(value: dict[str, object], ascii_only: bool, spaced: bool) -> None:
     separators = (", ", ": ") if spaced else (",", ":")

@@ -12,6 +12,7 @@ from headworks.core.tenant import Left
 from headworks.core.types import Decision, Forecast, RequestKey, Usage, Verdict, Work
 from headworks.gateway.error_shapes import OPENAI, error_event
 from headworks.gateway.every_answer import Allowance, Ids, duration, kept_headers, own_headers, pairs_of
+from headworks.gateway.keys import Denied
 from headworks.gateway.reply import OwnAnswer, denied, failure, http_error, number, refusal
 
 IDS = Ids(b"req-1", b"key-1")
@@ -202,10 +203,10 @@ def test_A2_what_was_waited_for_in_vain_and_is_there_by_now_is_told_as_time() ->
 
 
 def test_H2_too_many_bad_keys_are_told_in_numbers() -> None:
-    answer = denied("rate_limit_exceeded", IDS, 20, 3.0, WALL_S)
+    answer = denied(Denied("rate_limit_exceeded", 3.0), IDS, WALL_S)
     message = "Your rate allows 20 failed keys a minute; this request would make it 21."
     assert (answer.status, body_of(answer)["error"]["message"]) == (429, message)
-    assert denied("invalid_api_key", IDS, 20, None, WALL_S).status == 401
+    assert denied(Denied("invalid_api_key"), IDS, WALL_S).status == 401
 
 
 def test_B2_a_limit_has_the_unit_of_what_it_limits() -> None:

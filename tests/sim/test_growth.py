@@ -61,8 +61,8 @@ def made(comparison: Comparison) -> Setup:
 class StrictWatch(Watch):
     """Nothing is broken in these worlds, so not even what was told to stop may pass one step before it has."""
 
-    def _answered_for(self) -> dict[str, tuple[int, int]]:
-        return self._charged
+    def _answered_for(self, charged: dict[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
+        return charged
 
 
 def watched(comparison: Comparison) -> Simulation:
