@@ -33,7 +33,7 @@ CORE = sorted((SOURCE / "core").glob("*.py"))
 FILE_LINES_MAX = 400
 FUNCTION_LINES_MAX = 60
 FUNCTION_LINES_MEDIAN_MAX = 10
-CORE_LINES_MAX = 17_208
+CORE_LINES_MAX = 17_218
 PUBLIC_PORT_LINES_MAX = 1_623
 """May only shrink: a port that can be read in one sitting would have 1,200."""
 LONG_FILES = {

@@ -40,8 +40,6 @@ from headworks.core.tenant import FROZEN
 
 LOOK_S_MIN = 0.025
 """Looks cost the engine's front end time: not more often than this, however fast its clock runs."""
-NO_LONGER = (FROZEN, "request_exceeds_capacity", "insufficient_quota", "tenant_capacity_exceeded")
-"""Refusals by a new policy that reach what waits already. It has drawn on its rates, so they do not concern it any more."""
 
 
 class Changes:
@@ -263,7 +261,7 @@ class Changes:
             session.settle()
         self._boot.put_limits()
         for pool in desk.pools.values():
-            discipline, waiting = desk.disciplines[pool.name], pool.queue.lives()
+            waiting = pool.queue.lives()
             for life in waiting:
                 self._refusing.stand_anew(life, now_s)
             pool.queue.weigh_anew()
@@ -274,10 +272,4 @@ class Changes:
                     continue
                 if life.lane.session_scope:
                     continue
-                life.rows = desk.decider.judge(life, now_s)
-                if life.lane.observes:
-                    continue
-                refusal = desk.decider.refusal(life, discipline, now_s)
-                if refusal in NO_LONGER:
-                    self._refusing.unqueue(life)
-                    self._refusing.turn_away(life, refusal, now_s)
+                self._refusing.judge_anew(life, now_s)

@@ -58,6 +58,10 @@ def blocked_by(shortfalls: Sequence[Shortfall]) -> str:
     return "queue_timeout"
 
 
+NO_LONGER = (FROZEN, "request_exceeds_capacity", "insufficient_quota", "tenant_capacity_exceeded")
+"""Refusals by a new policy that reach what waits already. It has drawn on its rates, so they do not concern it any more."""
+
+
 class Refusing:
     """At the gate's desk: who does not run."""
 
@@ -187,9 +191,23 @@ class Refusing:
         if life.lane.tenant.policy.frozen:
             self.frozen(life, now_s)
             return
+        before = life.lane
         self.stand_anew(life, now_s)
         life.lane.pool.queue.add(life)
         self._desk.set_timer(life, life.start_by_s)
+        if life.lane is not before:  # as what waited when the policy changed
+            self.judge_anew(life, now_s)
+
+    def judge_anew(self, life: Life, now_s: float) -> None:
+        """By today's policy: what no waiting can let in any more is told so."""
+        desk = self._desk
+        life.rows = desk.decider.judge(life, now_s)
+        if life.lane.observes:
+            return
+        refusal = desk.decider.refusal(life, desk.disciplines[life.lane.pool.name], now_s)
+        if refusal in NO_LONGER:
+            self.unqueue(life)
+            self.turn_away(life, refusal, now_s)
 
     def stand_anew(self, life: Life, now_s: float) -> None:
         """It waits by today's policy, whichever it came under. Who was observed may wait from now on as long as its class."""

@@ -80,6 +80,8 @@ class Watch:
         self._forgotten |= self._charged
         self._final.clear()
         self._dead.clear()
+        self._limits.clear()
+        self._held.clear()
         self._sessions.another_store()
         for execution in self._forgotten:
             if not self._simulation.is_alive(self._owners.get(execution, "")):
@@ -158,7 +160,8 @@ class Watch:
             self.note(f"ended by {record.evidence}")
             if record.execution in self._orphans:
                 self.note(f"orphan ended by {record.evidence}")
-            if record.evidence == NEVER_SENT and self._was_inside(record.execution):
+            # What is only buried frees nothing: a store that forgot it is told of its end by what nobody heard of again.
+            if record.evidence == NEVER_SENT and record.state != STOPPED and self._was_inside(record.execution):
                 raise self._broken("I11", f"{record.execution} was freed as never sent, and an engine had taken it")
         elif before == (TOMBSTONE, "") and now[0] == STOPPED:  # testimony makes a tombstone final
             self._final[record.execution] = now
