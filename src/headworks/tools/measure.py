@@ -176,17 +176,26 @@ def bench_at(order: Order, like: Bench) -> Bench:
 
 
 async def _alone(bench: Bench, seconds: float) -> tuple[float, float | None, float | None]:
-    """First token of nothing, prompt tokens a second, and seconds a token."""
-    line, each_s = FittedLine(keep_ratio=1.0), []
+    """First token of nothing, prompt tokens a second, and seconds a token.
+
+    The line goes through the fastest request of each size: alone, whatever else a machine does can only make one slower.
+    """
+    least: dict[int, tuple[int, float]] = {}
+    each_s: list[float] = []
     until_s, sent = time.monotonic() + seconds, 0
     while sent < ALONE_MIN or time.monotonic() < until_s:
-        attempt = await bench.one(sent % len(bench.sizes), LIMIT_S)
+        size = sent % len(bench.sizes)
+        attempt = await bench.one(size, LIMIT_S)
         sent += 1
         if attempt.end != COMPLETE:
             raise LoadError(f"a request alone ended as {attempt.end} ({attempt.status} {attempt.code}); is the key right?")
-        line.add(attempt.prompt_tokens, attempt.ttft_s)
+        if size not in least or attempt.ttft_s < least[size][1]:
+            least[size] = attempt.prompt_tokens, attempt.ttft_s
         if attempt.output_tokens > 1:
             each_s.append((attempt.ended_s - attempt.first_token_s) / (attempt.output_tokens - 1))
+    line = FittedLine(keep_ratio=1.0)
+    for prompt_tokens, ttft_s in least.values():
+        line.add(prompt_tokens, ttft_s)
     return line.intercept, 1.0 / line.slope if line.slope > 0.0 else None, spread(each_s).p50_s
 
 
