@@ -57,13 +57,16 @@ def test_B5_nobody_is_looked_at_before_one_of_his_was_refused() -> None:
     assert list(bench.gate.shut) == ["acme/key"]
 
 
-def test_B5_of_more_clients_than_are_kept_the_one_refused_longest_ago_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headworks.core.refusing.SHUT_MAX", 3)
+def test_B5_of_more_clients_than_are_kept_the_one_refused_longest_ago_is_forgotten() -> None:
     bench = Bench(limited(rate=ONE_A_SECOND))
     bench.arrive(10)
-    for name in ("a", "b", "c", "a", "d"):
-        bench.arrive(10, client=f"acme/{name}")
-    assert list(bench.gate.shut) == ["acme/c", "acme/a", "acme/d"]
+    for number in range(10_000):
+        bench.arrive(10, client=f"acme/{number}")
+    assert (len(bench.gate.shut), next(iter(bench.gate.shut))) == (10_000, "acme/0")
+    bench.arrive(10, client="acme/0")
+    bench.arrive(10, client="acme/new")
+    shut = list(bench.gate.shut)
+    assert (len(shut), shut[0], shut[-2:]) == (10_000, "acme/2", ["acme/0", "acme/new"])
 
 
 def test_B5_over_his_rate_he_is_refused_before_he_is_read_with_numbers_and_a_slot() -> None:
