@@ -6,8 +6,6 @@ from dataclasses import asdict, replace
 from random import Random
 from typing import Any
 
-import pytest
-
 from headworks.core import events
 from headworks.core.effects import Record, Reply, TurnedAway
 from headworks.core.policy import Policy, QuotaPolicy, RatePolicy
