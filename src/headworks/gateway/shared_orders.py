@@ -52,7 +52,7 @@ class SharedOrders:
     async def start(self) -> None:
         """Hear what holds, and go on listening."""
         for _ in range(round(START_S_MAX / START_LOOK_S)):
-            if await self.look():
+            if await self.look(is_told=False):
                 break
             await asyncio.sleep(START_LOOK_S)
         self._task = asyncio.create_task(self._keep_looking())
@@ -70,12 +70,15 @@ class SharedOrders:
             verb, subject, actor, reason, UtcStamp().text(at_s), at_ms, taken_back=taken_back
         )
 
-    async def look(self) -> bool:
-        """Tell what the store does not know, and take in what we do not. False: tried again."""
+    async def look(self, *, is_told: bool = True) -> bool:
+        """Tell what the store does not know, and take in what we do not. False: tried again.
+
+        `is_told`: a failure is logged. At a start the first tries come before there is a connection.
+        """
         try:
             await self._exchange()
         except Exception as fault:  # whatever it is: who listens no more would not know of it
-            if repr(fault) != self._failed:
+            if is_told and repr(fault) != self._failed:
                 self._failed = repr(fault)
                 is_ours = not isinstance(fault, LedgerError)
                 log.error("what operators order elsewhere is not followed, and tried again: %s", fault, exc_info=is_ours)
